@@ -3,12 +3,14 @@
 `./dev test --site postgres` gives every hub that the harnesses of end-to-end tests, contracts and calls start a
 database of its own, and another hub beside it; a module that says `SITES = ("home", "postgres")` runs both ways in any
 run. The lease is longer than any test, so that a hub which is killed and started again leads again: who takes over
-when is for the tests of several hubs.
+when is for the tests of several hubs. `--site gateway` is the same, and everybody asks the hub that stands by.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import http.client
 import json
 import shutil
 import subprocess
@@ -16,11 +18,12 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests import warm
 from tests.postgres import Server, Servers
 
-HOME, POSTGRES = KINDS = ("home", "postgres")
+HOME, POSTGRES, GATEWAY = KINDS = ("home", "postgres", "gateway")
 LEASE_S = 60
 START_S = 60.0
 current = HOME
@@ -54,9 +57,25 @@ class Backing:
             self._standby = warm.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**env, **self.settings}
             )
-        while b"stands by" not in self._log.read_bytes():
+        while b"stands by" not in self._log.read_bytes() or (current == GATEWAY and not self._is_open()):
             assert time.monotonic() < deadline, self._log.read_text()
             time.sleep(0.02)
+
+    @property
+    def front(self) -> int | None:
+        """The port to ask at, where that is not the leader's."""
+        if current != GATEWAY or self._standby is None:
+            return None
+        return urlsplit(str(json.loads((self._home / "hub.json").read_text())["url"])).port
+
+    def _is_open(self) -> bool:
+        """Whether the second hub passes on what it is asked."""
+        try:
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.front, timeout=5)) as line:
+                line.request("GET", "/readyz")
+                return line.getresponse().status == 200
+        except (OSError, ValueError):
+            return False
 
     def leave(self) -> None:
         """End the second hub: the first one is about to hand over, and shall lead again when it is back."""

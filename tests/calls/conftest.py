@@ -47,5 +47,6 @@ def cluster() -> Iterator[PrivateHub | Site]:
 
 @pytest.fixture(scope="session")
 def hub(cluster: PrivateHub | Site) -> Iterator[dray.Hub]:
-    with dray.connect(home=cluster.home) as connected:
+    where = cluster.url if isinstance(cluster, Site) and sites.current == sites.GATEWAY else ""
+    with dray.connect(where, home=cluster.home) as connected:
         yield connected

@@ -72,8 +72,10 @@ class HubProcess:
             self.kill()
             pytest.fail(f"the hub said {line!r}: {(self.home / 'hub.log').read_text()[-2000:]}")
         self.port = int(line.rsplit(":", 1)[1])
+        self.front = self.port
         if self._backing is not None:
             self._backing.stand_by(self.home, self._env)
+            self.front = self._backing.front or self.port
 
     def kill(self) -> None:
         """Kill -9, and wait until it is gone."""
@@ -101,11 +103,11 @@ class HubProcess:
 
     @property
     def ws(self) -> str:
-        return f"ws://127.0.0.1:{self.port}/ws"
+        return f"ws://127.0.0.1:{self.front}/ws"
 
     def ask(self, method: str, path: str, body: Any = None, token: str = "") -> tuple[int, Any]:
         """Make one HTTP request."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.front, timeout=60)
         headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, None if body is None else json.dumps(body), headers)

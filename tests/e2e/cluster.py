@@ -184,6 +184,9 @@ class Cluster:
         self.port = int(urlsplit(self.wait_ready(self.hub)["url"]).port or 0)
         if self._backing is not None:
             self._backing.stand_by(self.home, self.env)
+            if self._backing.front is not None:
+                # Commands of this home ask there as well.
+                self.env["DRAY_HUB"] = self.url
 
     def wait_ready(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
         def ready() -> dict[str, Any] | None:
@@ -255,7 +258,12 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.front}"
+
+    @property
+    def front(self) -> int:
+        """The port of the hub that is asked, which may be another than the one that leads."""
+        return (self._backing.front if self._backing is not None else None) or self.port
 
     @property
     def token(self) -> str:
@@ -271,7 +279,7 @@ class Cluster:
         **query: Any,
     ) -> Answer:
         """One request to the hub; raises OSError where none answers."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+        connection = HTTPConnection("127.0.0.1", self.front, timeout=DEADLINE_S)
         sent = {"Authorization": f"Bearer {self.token if token is None else token}", **headers}
         data = None
         if body is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from dray.hub.gateways.gateway import Gateway
 from dray.hub.gateways.hub_tokens import HubTokens, hub_of, make_hub_token
 from dray.hub.gateways.kept import MOST_PRINTED_BYTES, Kept
 from dray.hub.gateways.leading import MOST_TURNS_BYTES, TURN_BYTES, Gateways
-from dray.hub.gateways.peers import Peer
+from dray.hub.gateways.peers import Peer, Read
 from dray.hub.store.base import Turn
 from dray.hub.workers.session import Limits
 from dray.testing.worker_script import MODERN, WorkerScript
@@ -283,6 +284,42 @@ async def test_a_store_that_went_back_makes_workers_register(world: World) -> No
     Leader(world.gateway).say(Welcome(8, 104, 0, "http://two"))
     assert world.peer.closing is not None
     assert world.peer.closing[0] == 1012
+
+
+class Slow:
+    """A worker that reads when it is let."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+        self.reads = asyncio.Event()
+
+    async def send(self, event: Any) -> None:
+        await self.reads.wait()
+        self.got.append(event.get("text") or event.get("code"))
+
+
+async def test_a_turn_may_have_more_for_a_worker_than_may_wait_behind_it() -> None:
+    slow = Slow()
+    peer = Peer(1, "t1", worker_codec(False), slow.send, None, LIMITS)
+    pump = asyncio.create_task(peer.pump())
+    turn = [f"a{number}" for number in range(10 * LIMITS.queue_messages)]
+    for frame in turn:
+        peer.push(frame, 0)
+    await asyncio.sleep(0)
+    behind = [f"b{number}" for number in range(LIMITS.queue_messages)]
+    for frame in behind:
+        peer.push(frame, 0)
+    assert peer.closing is None
+    peer.push("one more than may wait", 0)
+    assert peer.closing is not None
+    slow.reads.set()
+    await pump
+    assert slow.got == [*turn, *behind, 1013]
+
+
+def test_text_of_one_that_speaks_msgpack_is_the_leaders_to_refuse() -> None:
+    peer = Peer(1, "t1", worker_codec(True), nothing, None, LIMITS)
+    assert peer.read('{"type": "heartbeat"}') == Read(None, prints=False)
 
 
 async def test_an_end_is_told_after_all_that_was_said_before_it() -> None:

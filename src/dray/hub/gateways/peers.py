@@ -47,6 +47,8 @@ class Peer:
         self._credit, self._slots = 0, Slots()
         self._said: Any = None
         self._whole_at = 0.0
+        # What is being sent, and what waits behind it.
+        self._sending: deque[Frame] = deque()
         self._outbox: deque[Frame] = deque()
         self._waiting_bytes = 0
         self._busy = False
@@ -56,6 +58,8 @@ class Peer:
 
     def read(self, frame: Frame) -> Read:
         """Look at a frame on its way; what is wrong with one the leader says."""
+        if isinstance(frame, str) == self.codec.binary:
+            return Read(None, prints=False)
         try:
             envelopes = self.codec.split(frame)
             if len(envelopes) == 1 and envelopes[0].type == "heartbeat":
@@ -142,8 +146,9 @@ class Peer:
             and self._direct.write_frame(frame)
         ):
             return
-        if self._outbox and (
-            len(self._outbox) > self._limits.queue_messages or self._waiting_bytes > self._limits.queue_bytes
+        # However much a turn has for a worker: only what comes while that is sent counts against it.
+        if self._busy and (
+            len(self._outbox) >= self._limits.queue_messages or self._waiting_bytes > self._limits.queue_bytes
         ):
             self.close(OVERLOADED, "this peer does not read what it is sent")
             return
@@ -154,6 +159,7 @@ class Peer:
     def close(self, code: int, reason: str, at_once: bool = False) -> None:
         """End it, after what is queued unless at once."""
         if at_once:
+            self._sending.clear()
             self._outbox.clear()
         if self.closing is None:
             self.closing = (code, reason)
@@ -167,10 +173,11 @@ class Peer:
                 self._wake.clear()
                 self._busy = True
                 while self._outbox:
-                    frame = self._outbox.popleft()
-                    self._waiting_bytes -= len(frame)
-                    body = {"bytes": frame} if isinstance(frame, bytes) else {"text": frame}
-                    await self._send({"type": "websocket.send", **body})
+                    self._sending, self._outbox, self._waiting_bytes = self._outbox, deque(), 0
+                    while self._sending:
+                        frame = self._sending.popleft()
+                        body = {"bytes": frame} if isinstance(frame, bytes) else {"text": frame}
+                        await self._send({"type": "websocket.send", **body})
                 self._busy = False
                 if self.closing is not None:
                     code, reason = self.closing
