@@ -258,7 +258,7 @@ def test_a_worker_that_moves_between_gateways_has_one_session(hubs: Hubs) -> Non
             beat(again, 1)
 
 
-def test_output_goes_through_and_is_acked_by_the_leader_alone(hubs: Hubs) -> None:
+def test_output_goes_through_and_is_there_once(hubs: Hubs) -> None:
     leader, gateway = hubs(), stand_by(hubs)
     with behind(gateway) as worker:
         submit(leader, "a1")

@@ -20,6 +20,8 @@ from dray.hub.assembly import Ground
 from dray.hub.engine.follower import Abandoned, Follower
 from dray.hub.engine.garbage import leave_out_what_is_there
 from dray.hub.engine.recovery import Recovered, recover
+from dray.hub.files.opening import open_far_tapes
+from dray.hub.gateways.filing import GatewayFiling
 from dray.hub.gateways.frames import TurnTold
 from dray.hub.gateways.hub_tokens import SECRET_NAME
 from dray.hub.gateways.links import Leader
@@ -89,10 +91,13 @@ async def open_store(
     # before, nobody holds now.
     leading = asyncio.wrap_future(store.lead_soon(url, f"{home_id}.", patience_s))
     role.id = store.id
+    filing = _make_filing(config, store, follower, ground)
     try:
         await _stand_by(store, following, ground, told, leading)
+        await _end_filing(filing, ground)
         await following.end()
     except BaseException:
+        await _end_filing(filing, ground)
         following.abandon()
         await asyncio.to_thread(store.close, clean=False)
         await following.end()
@@ -103,6 +108,26 @@ async def open_store(
         if ground.relay is not None:
             ground.relay.fold.source = None
     return Opened(store, follower if following.is_warm else None)
+
+
+def _make_filing(
+    config: HubConfig, store: PgStore, follower: Follower, ground: Ground
+) -> GatewayFiling | None:
+    """What files output of workers that are connected here, while another hub leads."""
+    if ground.links is None or (tapes := open_far_tapes(config, store)) is None:
+        return None
+    filing = GatewayFiling(tapes, config.log_bytes_per_attempt, follower)
+    filing.start()
+    ground.links.gateway.filing = filing
+    return filing
+
+
+async def _end_filing(filing: GatewayFiling | None, ground: Ground) -> None:
+    """What comes from now on goes to whoever leads; what was taken is filed, or its worker sends it again."""
+    if ground.links is not None:
+        ground.links.gateway.filing = None
+    if filing is not None:
+        await filing.close()
 
 
 def open_postgres(config: HubConfig, name: str = "", again: bool = False) -> PgStore:

@@ -44,6 +44,7 @@ class Hub:
         made = recording.lay([Piece(*piece) for piece in pieces])
         if made is not None:
             (is_filed,) = self.files.tapes.write([made[0]])
+            assert is_filed is not None, "nobody else writes here"
             recording.settle(*made, is_filed)
         return recording.ends
 

@@ -54,8 +54,9 @@ class Tapes(Protocol):
     def find(self, tapes: Sequence[Tape]) -> list[Found]:
         """See how far tapes are; what a crash left half written at an end is cut off."""
 
-    def write(self, additions: Sequence[Addition]) -> list[bool]:
+    def write(self, additions: Sequence[Addition]) -> Sequence[bool | None]:
         """Put frames on tapes, at most one addition for each. False: the disk did not take it, and that piece is lost.
+        None: another hub has put something there since, and nothing was written.
 
         Raises where it is not known to be there, or where another hub leads: then it is sent again.
         """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from dray.config import HubConfig
-from dray.hub.files.base import Files
+from dray.hub.files.base import Files, Tapes
 from dray.hub.files.local import LocalFiles
 from dray.hub.files.shared import SharedFiles
 from dray.hub.store.base import Remote, Store
@@ -32,6 +32,16 @@ def open_files(config: HubConfig, store: Store, write: Callable[[Path, bytes], N
 
         return PgFiles(cast("PgStore", store).attach(Side))
     return LocalFiles(config.home, write)
+
+
+def open_far_tapes(config: HubConfig, store: Store) -> Tapes | None:
+    """Where a hub that stands by may put output of its workers by itself: in the database, which sorts writers out."""
+    if config.files is not None or store.remote is None:
+        return None
+    from dray.hub.files.postgres import PgTapes
+    from dray.hub.files.side import OpenSide
+
+    return PgTapes(cast("PgStore", store).attach(OpenSide))
 
 
 def _name_site(config: HubConfig, store: Store) -> str:

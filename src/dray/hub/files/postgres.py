@@ -1,7 +1,9 @@
 """Files in the database of the store: output as rows of whole frames, each at its byte of its tape, and secrets.
 
 One statement files a whole batch. Its key is where the frames begin, so that a statement that is sent again changes
-nothing; and it takes a share of the leader's row, so that one of a hub that was taken over writes nothing.
+nothing; and it takes a share of the leader's row, so that one of a hub that was taken over writes nothing. A gateway
+takes no share: writers in turn would keep the leader from renewing. It needs none: a tape only ever grows at its end,
+which one row can take, and whoever finds it taken looks again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import cast
 from dray.hub.files.base import PORTION_BYTES, Addition, Found, Tape
 from dray.hub.files.folder import check_name
 from dray.hub.files.postgres_blobs import PgBlobs
-from dray.hub.files.side import LONG_S, Side
+from dray.hub.files.side import LONG_S, OpenSide, Side
 from dray.hub.store.postgres.election import KEEP_SECRET, OWN, SECRET
 
 _FIND = """SELECT coalesce(last.start + last.size, 0), coalesce(last.out_end, 0), coalesce(last.err_end, 0)
@@ -21,11 +23,18 @@ _FIND = """SELECT coalesce(last.start + last.size, 0), coalesce(last.out_end, 0)
     LEFT JOIN LATERAL (SELECT start, octet_length(data) AS size, out_end, err_end FROM dray.output
         WHERE output.job_id = asked.job_id AND output.name = asked.name ORDER BY start DESC LIMIT 1) AS last ON true
     ORDER BY asked.place"""
-_FILE = f"""{OWN}, filed AS (INSERT INTO dray.output (job_id, name, start, out_end, err_end, data, at_ms)
-        SELECT x.*, $8 FROM own,
-            unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bytea[]) AS x
-        ON CONFLICT DO NOTHING)
-    SELECT 1 FROM own"""
+# Which of them are there: now, or since the same statement was sent before.
+_FILE = """, asked AS (SELECT x.* FROM own,
+        unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bytea[]) WITH ORDINALITY
+            AS x (job_id, name, start, out_end, err_end, data, place)),
+    filed AS (INSERT INTO dray.output (job_id, name, start, out_end, err_end, data, at_ms)
+        SELECT job_id, name, start, out_end, err_end, data, $8 FROM asked
+        ON CONFLICT DO NOTHING RETURNING job_id, name, start)
+    SELECT filed.start IS NOT NULL OR coalesce(there.data = asked.data, false) FROM asked
+        LEFT JOIN filed USING (job_id, name, start)
+        LEFT JOIN dray.output AS there USING (job_id, name, start) ORDER BY asked.place"""
+# In the place of the leader's row.
+_ANYBODY = "WITH own AS (SELECT 1 WHERE $1::bigint IS NOT NULL)"
 # From the row that a position is in.
 _READ = """SELECT start, data FROM dray.output WHERE job_id = $1 AND name = $2 AND start < $4 AND start >=
         coalesce((SELECT max(start) FROM dray.output WHERE job_id = $1 AND name = $2 AND start <= $3), 0)
@@ -73,6 +82,7 @@ class PgTapes:
 
     def __init__(self, side: Side) -> None:
         self._side = side
+        self._file = (_ANYBODY if isinstance(side, OpenSide) else OWN) + _FILE
         self._rested_until = 0.0
 
     def tape(self, job_id: str, name: str) -> PgTape:
@@ -86,7 +96,7 @@ class PgTapes:
         rows = self._side.call(self._side.find("find output", _FIND, *asked))
         return [Found((row[1], row[2]), row[0]) for row in rows]
 
-    def write(self, additions: Sequence[Addition]) -> list[bool]:
+    def write(self, additions: Sequence[Addition]) -> list[bool | None]:
         """File all of it, in one statement; waits for a database that is away or full."""
         tapes = [cast("PgTape", one.tape) for one in additions]
         rows = [
@@ -94,8 +104,8 @@ class PgTapes:
             for tape, one in zip(tapes, additions, strict=True)
         ]
         columns = [list(column) for column in zip(*rows, strict=True)]
-        self._side.call(self._side.own("file output", _FILE, *columns, _now_ms()))
-        return [True] * len(additions)
+        there = self._side.call(self._side.own("file output", self._file, *columns, _now_ms()))
+        return [row[0] or None for row in there]
 
     def drop(self, job_ids: Sequence[str]) -> None:
         """Remove what these jobs printed, a portion at a time: commits go between."""

@@ -84,7 +84,13 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, tag="closed"):
     code: int
 
 
-Up = Hello | Items | Beat | Ask | Closed
+class OutputFiled(msgspec.Struct, frozen=True, array_like=True, tag="filed"):
+    """The gateway has filed output of these attempts by itself; whoever reads it looks again."""
+
+    names: list[str]
+
+
+Up = Hello | Items | Beat | Ask | Closed | OutputFiled
 
 
 # --- down -------------------------------------------------------------------------------------------------------------

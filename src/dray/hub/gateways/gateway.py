@@ -27,6 +27,7 @@ from dray.hub.gateways.frames import (
     Down,
     Frame,
     Hello,
+    OutputFiled,
     Registered,
     Told,
     TurnTold,
@@ -36,11 +37,12 @@ from dray.hub.gateways.frames import (
     write_frame,
 )
 from dray.hub.gateways.kept import Kept
-from dray.hub.gateways.peers import Peer
+from dray.hub.gateways.peers import Behind, Peer
 from dray.hub.http.replies import deny_upgrade
 from dray.hub.workers.frames import ADMIT, EXTENSION
-from dray.hub.workers.session import BAD_INPUT, Frames, Limits
-from dray.wire.messages.worker import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, worker_codec
+from dray.hub.workers.outputs import Tell
+from dray.hub.workers.session import BAD_INPUT, OVERLOADED, Frames, Limits
+from dray.wire.messages.worker import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, JobLog, worker_codec
 from dray.wire.reach.refusals import read_error
 
 BEAT_S = 0.25
@@ -78,6 +80,16 @@ class Callers(Protocol):
     def relinked(self) -> None: ...
 
 
+class Filing(Protocol):
+    """What files output beside the leader."""
+
+    @property
+    def is_full(self) -> bool: ...
+    async def has_room(self) -> None: ...
+    def take(self, worker: str, logs: tuple[JobLog, ...], tell: Tell) -> bool:
+        """File all of it, and have `tell` called for each piece; False where that is the leader's to do."""
+
+
 class _Asked(NamedTuple):
     """A question that waits: its answer, whose header it is about where that is a client."""
 
@@ -107,6 +119,9 @@ class Gateway:
         self.follows: TurnTaker | None = None
         # Where it goes what the leader says of clients, and by whom it is heard that a leader is linked to or lost.
         self.callers: Callers | None = None
+        # Where output goes that need not pass through the leader.
+        self.filing: Filing | None = None
+        self._filed_names: dict[str, None] = {}
         self.tell_link: Callable[[], None] = lambda: None
 
     # --- the link -----------------------------------------------------------------------------------------------------
@@ -338,10 +353,15 @@ class Gateway:
             peer.reading = True
             self._pass_on(peer, got["bytes"] if got.get("bytes") is not None else got.get("text") or "")
             await self.kept.has_room(peer.prints)
+            if peer.prints and self.filing is not None:
+                await self.filing.has_room()
             peer.reading = False
 
     def _take_now(self, peer: Peer, frame: bytes) -> bool:
-        if peer.reading or peer.closing is not None or self.kept.is_full(peer.prints):
+        full = self.kept.is_full(peer.prints) or (
+            peer.prints and self.filing is not None and self.filing.is_full
+        )
+        if peer.reading or peer.closing is not None or full:
             return False
         self._pass_on(peer, frame)
         return True
@@ -356,13 +376,56 @@ class Gateway:
             self._heard[peer.no] = read.beat
             self._beat_soon()
             return
+        if read.logs and self._file(peer, read.logs):
+            return
+        if peer.filed < peer.printed:
+            # Whoever hears how a task ended finds all that it printed before.
+            peer.behind.append(Behind(frame, read.prints, peer.printed))
+            return
         self.kept.add(peer.no, frame, read.prints)
         self._flush_soon()
+
+    # --- output -------------------------------------------------------------------------------------------------------
+
+    def _file(self, peer: Peer, logs: tuple[JobLog, ...]) -> bool:
+        """File output of a worker that the leader knows; False where it goes to the leader, which is asked as ever."""
+        # What went that way before may not be done yet, and comes first there.
+        if self.filing is None or not (self.knows_callers and peer.worker) or self.kept.has_printed(peer.no):
+            return False
+        if not self.filing.take(peer.worker, logs, lambda ends: self._filed(peer, ends)):
+            return False
+        peer.printed += len(logs)
+        return True
+
+    def _filed(self, peer: Peer, ends: dict[str, dict[str, int]] | None) -> None:
+        peer.filed += 1
+        if ends is None:
+            peer.close(OVERLOADED, "the hub could not file output: its log says why")
+        else:
+            peer.ack_output(ends)
+            if not self._filed_names:
+                asyncio.get_running_loop().call_soon(self._tell_filed)
+            self._filed_names.update(dict.fromkeys(ends))
+        self._pass_behind(peer, peer.filed)
+
+    def _tell_filed(self) -> None:
+        names, self._filed_names = self._filed_names, {}
+        if self._welcomed and self._knows:
+            self._say(OutputFiled(list(names)))
+
+    def _pass_behind(self, peer: Peer, filed: int) -> None:
+        """Pass on what waited for this much to be filed."""
+        while peer.behind and peer.behind[0].printed <= filed:
+            waiting = peer.behind.popleft()
+            self.kept.add(peer.no, waiting.frame, waiting.prints)
+            self._flush_soon()
 
     def _left(self, peer: Peer, code: int, pump: asyncio.Task[None]) -> None:
         self.peers.pop(peer.no, None)
         self._heard.pop(peer.no, None)
         pump.cancel()
+        # It said this before it went.
+        self._pass_behind(peer, peer.printed)
         self.kept.close(peer.no, code or 1006)
         self._flush_soon()
 

@@ -8,7 +8,7 @@ what was printed there is a smaller bound, since output must not hold up the res
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ class Kept:
         self._sent: deque[_Item] = deque()
         self._next = 1
         self._bytes = self._printed_bytes = 0
+        self._printing: Counter[int] = Counter()
         self._room, self._printing_room = asyncio.Event(), asyncio.Event()
         self._look()
 
@@ -60,6 +61,9 @@ class Kept:
         self._bytes += sign * item.size
         if item.prints:
             self._printed_bytes += sign * item.size
+            self._printing[item.session] += sign
+            if not self._printing[item.session]:
+                del self._printing[item.session]
         self._look()
 
     def _look(self) -> None:
@@ -80,6 +84,10 @@ class Kept:
             await self._room.wait()
             if prints:
                 await self._printing_room.wait()
+
+    def has_printed(self, session: int) -> bool:
+        """Whether output of a session is on its way to the leader."""
+        return session in self._printing
 
     def take(self) -> Items | Closed | None:
         """The next frame to send; None where all is."""

@@ -44,6 +44,7 @@ from dray.hub.gateways.frames import (
     Held,
     Hello,
     Items,
+    OutputFiled,
     Registered,
     Told,
     TurnTold,
@@ -193,6 +194,8 @@ class Link:
         for lease in self._callers.values():
             lease.close()
         self._callers.clear()
+        # What it has filed and could not tell any more.
+        self._gateways.sessions.outputs.look_again()
         self._gateways.ended(self, ended)
 
     # --- what is done -------------------------------------------------------------------------------------------------
@@ -242,6 +245,8 @@ class Link:
             self._hear(frame)
         elif isinstance(frame, Ask):
             self._answer(frame)
+        elif isinstance(frame, OutputFiled):
+            self._gateways.sessions.outputs.look_again(frame.names)
         else:
             self._leave(frame)
 

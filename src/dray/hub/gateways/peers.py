@@ -17,18 +17,29 @@ from dray.errors import InvalidInput
 from dray.hub.access.entrance import Send
 from dray.hub.gateways.frames import Frame, Held
 from dray.hub.workers.session import OVERLOADED, Frames, Limits
-from dray.wire.messages.codec import Codec, message
-from dray.wire.messages.worker import Heartbeat, ReadyForWork, Register
+from dray.wire.messages.codec import Codec, Envelope, message
+from dray.wire.messages.worker import Heartbeat, JobLog, ReadyForWork, Register
 
 # A heartbeat is passed on whole at least so often: by what a worker runs the leader sees what it missed.
 WHOLE_S = 60.0
 
 
 class Read(NamedTuple):
-    """What a frame is to the gateway: a `beat` (its number) that says nothing new, or something that is passed on."""
+    """What a frame is to the gateway: a `beat` (its number) that says nothing new, or something that is passed on.
+    `logs`: all of it is output, which the gateway may file by itself.
+    """
 
     beat: int | None
     prints: bool
+    logs: tuple[JobLog, ...] = ()
+
+
+class Behind(NamedTuple):
+    """A frame that is passed on once so much of what this worker printed before it is filed."""
+
+    frame: Frame
+    prints: bool
+    printed: int
 
 
 class Peer:
@@ -39,6 +50,9 @@ class Peer:
     ) -> None:
         self.no, self.token_id, self.codec = no, token_id, codec
         self.prints = self.reading = False
+        # How many pieces of output were taken here to be filed, how many are, and what waits behind them.
+        self.printed = self.filed = 0
+        self.behind: deque[Behind] = deque()
         self.closing: tuple[int, str] | None = None
         self._send, self._limits = send, limits
         self._direct = frames if codec.binary else None
@@ -76,7 +90,17 @@ class Peer:
                     self.prints = True
         except InvalidInput:
             return Read(None, prints=False)
-        return Read(None, prints=any(envelope.type == "job_log" for envelope in envelopes))
+        logs = [envelope for envelope in envelopes if envelope.type == "job_log"]
+        if len(logs) < len(envelopes):
+            return Read(None, prints=bool(logs))
+        return Read(None, prints=True, logs=self._open_logs(logs))
+
+    def _open_logs(self, envelopes: list[Envelope]) -> tuple[JobLog, ...]:
+        """Output as it is said; none where the leader is to say what is wrong with it."""
+        try:
+            return tuple(self.codec.open(envelope) for envelope in envelopes)
+        except InvalidInput:
+            return ()
 
     def _read_beat(self, body: Heartbeat) -> Read:
         now, uses = time.monotonic(), body.usage is not None and bool(body.usage.attempts)
@@ -110,6 +134,11 @@ class Peer:
         self._slots = claim.slots or self._slots
         self._claim, self._said = None, None
 
+    @property
+    def worker(self) -> str:
+        """Whose registration is on record for this socket; empty before."""
+        return self._held.worker
+
     def held(self) -> Held:
         """What there is to say of this socket now."""
         known = self._held
@@ -133,6 +162,13 @@ class Peer:
         payload: dict[str, Any] = {"re": "heartbeat", "epoch": epoch, "turn": turn, "leader": leader}
         if beat:
             payload["beat"] = beat
+        self._tell(payload)
+
+    def ack_output(self, ends: dict[str, dict[str, int]]) -> None:
+        """Say up to where output is filed."""
+        self._tell({"re": "job_log", "log_offsets": ends})
+
+    def _tell(self, payload: dict[str, Any]) -> None:
         frame = self.codec.encode([message("ack", payload)])
         self._write(frame if self.codec.binary else frame.decode())
 

@@ -3,6 +3,9 @@ their order of arrival.
 
 Tapes are bounded: past the cap only the count goes on. Workers may speak for their own attempts only.
 
+Of one attempt several hubs may write, one after another: its worker may go from a gateway to another. Where a place
+says that somebody else was there first, the tape is looked at again.
+
 A thread writes them, so that the loop does not stand still while a disk takes megabytes; a worker is told what is in
 its file. What it sends meanwhile is bounded: whoever reads its frames is to wait while `is_full`. Where every write is
 a journey, what comes during one travels together with the next.
@@ -13,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from dray.core.model.ids import split_task_id
@@ -187,6 +190,14 @@ class Outputs:
         small = recording.scanned and len(piece.data) <= SMALL_BYTES
         self._put([one], small)
 
+    def knows(self, worker: str, body: JobLog) -> bool:
+        """Whether a piece would be filed: it is of an attempt of this worker."""
+        try:
+            self._owner(worker, body)
+        except InvalidInput:
+            return False
+        return True
+
     def _send_off(self) -> None:
         """Write what was gathered: a batch at a time, those behind it when it is done."""
         size = count = 0
@@ -211,12 +222,17 @@ class Outputs:
         for one in batch:
             pieces.setdefault(one.recording, []).append(one.piece)
         self._scan(list(pieces))
-        laid = [(recording, made) for recording in pieces if (made := recording.lay(pieces[recording]))]
-        if not laid:
-            return
-        written = self.tapes.write([addition for _, (addition, _) in laid])
-        for (recording, (addition, ends)), is_filed in zip(laid, written, strict=True):
-            recording.settle(addition, ends, is_filed)
+        left = list(pieces)
+        while laid := [(recording, made) for recording in left if (made := recording.lay(pieces[recording]))]:
+            left = []
+            written = self.tapes.write([addition for _, (addition, _) in laid])
+            for (recording, (addition, ends)), is_filed in zip(laid, written, strict=True):
+                if is_filed is None:
+                    recording.scanned = False
+                    left.append(recording)
+                else:
+                    recording.settle(addition, ends, is_filed)
+            self._scan(left)
 
     def _scan(self, recordings: Sequence[Recording]) -> None:
         new = [recording for recording in recordings if not recording.scanned]
@@ -259,6 +275,14 @@ class Outputs:
             _tell(batch, is_filed=False)
         else:
             _tell(batch, is_filed=True)
+
+    def look_again(self, names: Iterable[str] | None = None) -> None:
+        """Another hub has filed output of these attempts, or may have filed any: what is known of tapes is old."""
+        known = self._open.values() if names is None else map(self._open.get, names)
+        for recording in list(known):
+            if recording is not None:
+                recording.scanned = False
+                recording.ring()
 
     def expect(self, result: JobResult) -> None:
         """Note how much a finished attempt printed, so that a follower knows when it has all."""

@@ -79,7 +79,7 @@ class Sessions:
     ) -> None:
         self._behind, self._began = behind, store.position()
         self._engine, self._store, self._rows = engine, store, rows
-        self._outputs, self._questions = outputs, questions
+        self.outputs, self._questions = outputs, questions
         self._limits, self._hold, self._owners = limits, tokens.hold, owners
         self._accounts, self._users = tokens.accounts, tokens.users
         self.codecs = {True: worker_codec(True), False: worker_codec(False)}
@@ -173,7 +173,7 @@ class Sessions:
             return False
         if len(frame) > self._limits.binary_bytes or self._engine().is_full:
             return False
-        if session.prints and self._outputs.is_full:
+        if session.prints and self.outputs.is_full:
             return False
         try:
             envelopes = session.codec.split(frame, session.may_list)
@@ -251,7 +251,7 @@ class Sessions:
             )
         if isinstance(body, JobLog):
             session.prints = session.near
-            self._outputs.take(session.worker, body, session.awaits_filing(partial(self._filed, session)))
+            self.outputs.take(session.worker, body, session.awaits_filing(partial(self._filed, session)))
             session.filing()
         if isinstance(body, JobResult):
             self._expect(session.worker, body)
@@ -274,13 +274,13 @@ class Sessions:
         """Wait while more than enough waits of what this peer sends."""
         await self._engine().has_room()
         if session.prints:
-            await self._outputs.has_room()
+            await self.outputs.has_room()
 
     def _expect(self, worker: str, result: JobResult) -> None:
         """Let followers of an attempt's output know how much there is, if it is this worker's to say."""
         job_id, index = split_task_id(result.task_id) or (result.task_id, -1)
         if find(self._engine().state, worker, job_id, index, result.attempt or "") is not None:
-            self._outputs.expect(result)
+            self.outputs.expect(result)
 
     def _check_calls(self, session: Session) -> None:
         if not session.calls:
