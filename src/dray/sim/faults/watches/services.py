@@ -174,13 +174,15 @@ class ServiceWatch:
 
     def _check_step(self, life: HubLife, job: Job) -> None:
         state, rules = life.state, unpack_spec(job.spec).replacing
-        ready, before = self._ready_now(state, job), self._ready.get((life.number, job.id))
+        ready, known = self._ready_now(state, job), self._ready.get((life.number, job.id), {})
+        # In the same turn somebody may have wanted fewer: then those with the highest index go, ready or not.
+        before = [uid for uid in known if not _is_scaled_away(state, state.attempts[uid])]
         least, most = wanted(job) - rules.max_unavailable, wanted(job) + rules.max_surge
-        gone = [] if before is None else [uid for uid in before if uid not in ready]
+        gone = [uid for uid in before if uid not in ready]
         settled = [uid for uid in ready if self._is_settled(life, job, uid, rules.settle_s * 1000)]
         old = [uid for uid in ready if self._is_old(state, job, state.attempts[uid])]
         old_gone = [uid for uid in gone if self._is_old(state, job, state.attempts[uid])]
-        few = len(ready) < min(least, len(before or ()))
+        few = len(ready) < min(least, len(before))
         self._world.counts["service: replica leaves"] += len(old_gone)
         # Of what happened before a hub began the records know, and whoever watches it does not.
         knows = self._world.now_ms - life.began_ms > rules.settle_s * 1000
@@ -418,6 +420,11 @@ def _is_drained(state: State, attempt: Attempt | None) -> bool:
         return False
     worker = state.workers[attempt.worker]
     return worker.draining and not worker.faults
+
+
+def _is_scaled_away(state: State, attempt: Attempt) -> bool:
+    """Whether a replica is one too many since somebody said how many there shall be."""
+    return state.tasks[attempt.job_id, attempt.index].error.startswith("scaled down")
 
 
 def _standing(state: State, job: Job) -> list[Task]:
