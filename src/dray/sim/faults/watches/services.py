@@ -221,7 +221,9 @@ class ServiceWatch:
 
     def _is_old(self, state: State, job: Job, attempt: Attempt) -> bool:
         group = groups.members(state, job, attempt.index) or [attempt]
-        return attempt.revision != job.revision or any(_is_drained(state, one) for one in group)
+        # The attempt goes by the number of a restart once that is whole, its replica does not.
+        revision = state.tasks[job.id, attempt.index].revision
+        return revision != job.revision or any(_is_drained(state, one) for one in group)
 
     def _check_abandoned(self, state: State, fact: UpdateAbandoned) -> None:
         """Only what keeps ending, or has come no further for long, is given up by itself; and that says why."""
