@@ -21,7 +21,7 @@ LIMIT_S = 100
 
 
 def run_quick(name: str, results: Path, scratch: Path) -> subprocess.CompletedProcess[bytes]:
-    """Forked with its hubs and agents, but for the one whose matter is how things start, and those that fork their own."""
+    """Forked with its hubs and agents, but for the one whose matter is a start, and those that fork their own."""
     command = [sys.executable, "-m", "benchmarks", name, "--quick", "--results", str(results)]
     env = {**os.environ, "TMPDIR": str(scratch)}
     scratch.chmod(0o711)  # servers of databases run as another user
