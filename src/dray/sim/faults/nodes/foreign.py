@@ -14,6 +14,7 @@ import msgspec
 from dray.core.model.specs.resources import WHOLE
 from dray.core.model.specs.spec import TIERS, JobSpec
 from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.hub_life import HubLife
 from dray.sim.faults.nodes.runs import Behaviour, CallRuns, Execution, Runs
 from dray.sim.faults.nodes.worker import HEARTBEAT_MS, SILENCE_MS, capability_with
 from dray.sim.faults.world.network import Connection, Message, Weather
@@ -240,16 +241,26 @@ class ForeignNode:
         work = self._works[key] = Work(execution, self._behave(spec.id), uid)
         self.world.at(work.behaviour.duration_ms, self._finish, key, work, work.behaviour.state)
         if payload["remaining_time"] < 1 << 62:
-            budget_ms = payload["remaining_time"] // 1_000_000 + 1000 * TIERS[spec.job_tier].grace_s
-            self.world.at(budget_ms + OVERDUE_MS, self._look, work, self.connection, self.hub.life)
+            grace_ms = 1000 * TIERS[spec.job_tier].grace_s
+            budget_ms = payload["remaining_time"] // 1_000_000 + grace_ms
+            self.world.at(budget_ms + OVERDUE_MS, self._look, work, self.connection, self.hub.life, grace_ms)
         self._ready()
 
-    def _look(self, work: Work, connection: Connection | None, life: object) -> None:
-        """Its time limit is the hub's to keep: nothing was in the way, and still it runs."""
-        calm = self.weather.calm and self.weather.rough_ms < work.execution.began_ms
-        undisturbed = self.connection is connection and self.hub.life is life and self.hub.up and calm
-        if work.execution.ended_ms < 0 and undisturbed and not work.execution.stranger:
-            self.world.fail(f"{work.execution} runs far beyond its time limit")
+    def _look(self, work: Work, connection: Connection | None, life: HubLife | None, grace_ms: int) -> None:
+        """Its time limit is the hub's to keep: nothing was in the way, and still it runs. A hub that stood still keeps
+        it from when it went on.
+        """
+        run, now_ms = work.execution, self.world.now_ms
+        if life is None or life is not self.hub.life or not self.hub.up:
+            return
+        if connection is None or connection is not self.connection:
+            return
+        if run.ended_ms >= 0 or run.stranger or not connection.undisturbed(now_ms - run.began_ms):
+            return
+        wait_ms = life.awake_ms + grace_ms + OVERDUE_MS - now_ms
+        if wait_ms <= 0:
+            self.world.fail(f"{run} runs far beyond its time limit")
+        self.world.at(wait_ms, self._look, work, connection, life, grace_ms)
 
     def _stop(self, task_id: str, uid: str, grace_ms: int) -> None:
         key = self._key(task_id, uid)

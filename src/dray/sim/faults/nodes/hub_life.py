@@ -237,6 +237,13 @@ class HubLife(Desk):
         for session in list(self.sessions.open.values()):
             session.connection.break_off(code)
 
+    @property
+    def awake_ms(self) -> int:
+        """Since when it deals with what is due: not while it is stopped, or in a turn that takes long."""
+        now_ms = self.world.now_ms
+        stands_still = self.process.stopped or (self.busy and now_ms - self.turn_ms > LONG_TURN_MS)
+        return now_ms if stands_still else self.steady_ms
+
     def clock(self) -> Clock:
         """Hub time goes on through restarts; wall time jumps as it likes."""
         now_ms = self.world.now_ms
