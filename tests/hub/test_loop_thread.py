@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
@@ -34,3 +35,18 @@ def test_whoever_asks_while_it_ends_is_not_left_waiting() -> None:
             future.result(30)
     with pytest.raises(RuntimeError, match="closed"):
         loop.call(wait_for_ever())
+
+
+def test_a_connection_that_nobody_has_ends_with_the_loop() -> None:
+    """Under warnings that are errors, as all tests are: the loop once waited for it for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = LoopThread("test")
+
+        async def leave_one() -> None:
+            await asyncio.get_running_loop().create_connection(asyncio.Protocol, *server.getsockname())
+
+        thread.call(leave_one())
+        accepted, _ = server.accept()
+        thread.close()
+        with accepted:
+            assert accepted.recv(1) == b"", "it was closed"

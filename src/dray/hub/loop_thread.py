@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
+import warnings
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -35,7 +36,11 @@ class LoopThread:
                 self._over = True
             self._loop.run_until_complete(_cancel_all())
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+            with warnings.catch_warnings():
+                # A connection whose opening was cancelled in the moment it was made is nobody's, and ends with the
+                # loop. Where the loop's word about that is an error it would leave it open, and wait for it for ever.
+                warnings.simplefilter("ignore", ResourceWarning)
+                self._loop.close()
 
     def submit(self, work: Coroutine[Any, Any, Answer]) -> concurrent.futures.Future[Answer]:
         """Start something there; the future has its answer."""

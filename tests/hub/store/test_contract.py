@@ -143,7 +143,8 @@ def test_load_gives_live_work_only(open_store: Open, store: Store, make: Any) ->
 def test_hub_time_never_goes_back(store: Store, make: Any) -> None:
     store.save_clock(500, 1, b"")
     store.project(make.projection(1))
-    assert store.load().now_ms == 500
+    # The beat of a leader carries it on.
+    assert 500 <= store.load().now_ms < 60_000
 
 
 def test_rows_are_replaced_and_do_not_follow_the_live_object(store: Store, make: Any) -> None:
