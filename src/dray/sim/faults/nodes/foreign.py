@@ -267,7 +267,7 @@ class ForeignNode:
         work = self._works.get(key)
         if work is None:
             return
-        if self.names_attempts and work.execution.stranger:
+        if self.names_attempts and not self._runs.may_be_stopped(work.execution):
             self.world.fail(f"the hub stops {work.execution}, of which it never heard")
         if not work.stopping:
             work.stopping = True

@@ -12,6 +12,7 @@ from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import Attempt
 from dray.core.model.specs.resources import WHOLE
 from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.nodes.hub_life import HubLife
 from dray.sim.faults.world.world import World
 
 # So many tasks given to a machine that starts none of them, within so long, are a storm.
@@ -134,6 +135,8 @@ class Runs:
         self.refused: set[tuple[str, str]] = set()
         self.unstarted: dict[str, deque[int]] = {}
         self.fed_behind: set[str] = set()
+        # Which hub last asked to stop an attempt.
+        self.stoppers: dict[str, HubLife] = {}
         # By machine, since when its supervisor reads what it is asked; `NEVER_MS` while it stands still.
         self.reads_from_ms: dict[str, int] = {}
         # About to begin when their supervisor died: nobody can tell whether they did, and they count as if.
@@ -209,6 +212,11 @@ class Runs:
         if len(recent) == most and (within_ms := recent[-1] - recent[0]) < STORM_MS:
             what = f"{task_id} {most} times" if behind else f"{most} tasks"
             self._world.fail(f"{machine} was given {what} within {within_ms} ms and started none")
+
+    def may_be_stopped(self, run: Execution) -> bool:
+        """Whether whoever asks to stop a run can know it: a hub whose turns are lost does, until it notices."""
+        asker = self.stoppers.get(run.uid)
+        return not run.stranger or (asker is not None and asker.up and asker.astray)
 
     def estrange(self) -> None:
         """A restored hub knows nothing of attempts made after its backup."""

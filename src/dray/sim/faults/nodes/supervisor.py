@@ -427,7 +427,7 @@ class Supervisor:
         Judged when it is asked for: a supervisor that stands still may read a stop of the hub before this one.
         """
         process = self.processes.get(uid)
-        if process is not None and not process.gone and process.execution.stranger:
+        if process is not None and not process.gone and not self._runs.may_be_stopped(process.execution):
             self._world.fail(f"the hub stops {process.execution}, of which it never heard ({reason})")
         self.ask(self.cancel, uid, reason, grace_ms)
 

@@ -173,6 +173,7 @@ class Checker:
             self.gangs.sent(payload["attempt"])
         elif envelope["type"] == "job_cancel":
             self._asked_to_stop[payload["attempt"]] = None
+            self._runs.stoppers[payload["attempt"]] = life
             attempt = life.state.attempts.get(payload["attempt"])
             # One call of a lane may be asked to stop by itself: its lane goes on.
             if attempt is None or payload["task_id"] == life.state.spell(attempt):
