@@ -94,7 +94,7 @@ def _measure_fleet(site: Site, workers: int, beat_s: float, window_s: float) -> 
             )
             for place, hub in enumerate(GATEWAYS)
         ]
-        empty = resident_mib(pids[1])
+        empty, bare = resident_mib(pids[1]), _shares(pids, window_s / 3)[0]
         began = time.perf_counter()
         for fleet in fleets:
             fleet.ask("connect")
@@ -103,17 +103,13 @@ def _measure_fleet(site: Site, workers: int, beat_s: float, window_s: float) -> 
         time.sleep(min(beat_s, 5.0))  # what registering left behind is not what idling costs
         for fleet in fleets:
             fleet.ask("reset")
-        before = {hub: cpu_seconds(pid) for hub, pid in pids.items()}
-        began = time.perf_counter()
-        time.sleep(window_s)
-        spent_s = time.perf_counter() - began
-        share = {hub: 100 * (cpu_seconds(pid) - before[hub]) / spent_s for hub, pid in pids.items()}
+        share = _shares(pids, window_s)
         memory = (resident_mib(pids[1]) - empty) * 1024 / half
         beats, p99_ms = _sum(fleets, "beats"), max(fleet.ask("report")["beat_p99_ms"] for fleet in fleets)
         tell(f"shares of a core: {share}; {beats:,} heartbeats, p99 {p99_ms:.1f} ms")
         led_s, served_s, breaks = _kill_leader(site, fleets, workers)
     gateway = (share[1] + share[2]) * 10_000 / workers
-    leader = share[0] * AIM / workers
+    leader = bare + (share[0] - bare) * AIM / workers
     held = f"{beats:,} heartbeats answered in {window_s:g} s, p99 {p99_ms:.1f} ms; {memory:.1f} KiB a worker"
     return {
         "gateway": Figure(
@@ -128,7 +124,8 @@ def _measure_fleet(site: Site, workers: int, beat_s: float, window_s: float) -> 
             "% of a core",
             leader,
             bars=[Bar(at_most=20.0)],
-            note=f"reckoned: {share[0]:.2f} % with {workers:,} over two gateways, times {AIM // workers}",
+            note=f"reckoned: {bare:.2f} % without a worker, {share[0]:.2f} % with {workers:,}, the difference times "
+            f"{AIM // workers}",
         ),
         "served": Figure(
             f"leader killed (-9), {workers:,} workers behind gateways: until each was given a task",
@@ -144,6 +141,14 @@ def _measure_fleet(site: Site, workers: int, beat_s: float, window_s: float) -> 
             note=f"reckoned: {led_s:.2f} s until another leads, the rest times {AIM // workers}; all on two cores",
         ),
     }
+
+
+def _shares(pids: dict[int, int], window_s: float) -> dict[int, float]:
+    """What each hub takes of a core, in per cent."""
+    before, began = {hub: cpu_seconds(pid) for hub, pid in pids.items()}, time.perf_counter()
+    time.sleep(window_s)
+    spent_s = time.perf_counter() - began
+    return {hub: 100 * (cpu_seconds(pid) - before[hub]) / spent_s for hub, pid in pids.items()}
 
 
 def _kill_leader(site: Site, fleets: list[FleetProcesses], workers: int) -> tuple[float, float, int]:
