@@ -83,6 +83,15 @@ class Section(NamedTuple):
 
 SECTIONS = (
     Section(
+        "visibility",
+        "A single word: what users see of what others hold, wait for and fail at. Jobs of others are nobody's to see, "
+        "whatever it is; admins see everything.",
+        rules.Policy,
+        {
+            "visibility": "`own`: nothing; `sums`: what all others come to together; `names`: what each of them does"
+        },
+    ),
+    Section(
         "queues.NAME",
         "Without this section every queue name is welcome and behaves like `default`. With it jobs go to the queues it "
         "names, and to `default`; a job for any other is refused. A name is an id: letters, digits, `.`, `_` and `-`.",
@@ -337,6 +346,8 @@ def write_policy_page() -> str:
         if section.about:
             parts.append(f"{textwrap.fill(section.about, 120)}\n")
         known = section.kind.__struct_fields__
+        if section.kind is rules.Policy:
+            known = tuple(section.meanings)
         if set(known) != set(section.meanings):
             raise SystemExit(f"{section.title}: keys {known}, meanings {tuple(section.meanings)}")
         rows = [(f"`{name}`", _default(section.kind, name), section.meanings[name]) for name in known]

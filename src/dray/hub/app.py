@@ -125,6 +125,7 @@ async def reload_hub(hub: Hub, told: asyncio.Event) -> Hub:
     hub.ground.front.withdraw(why)
     hub.answers.ready = False
     hub.feed.close()
+    hub.views.live.close()
     hub.api.close()
     hub.sessions.closed_all(RELOADING, why)
     if hub.gateways is not None:
@@ -225,6 +226,7 @@ async def stop_hub(hub: Hub) -> None:
     """Drain answers, commit, close sockets with 1001; tasks keep running."""
     hub.answers.ready = False
     hub.feed.close()
+    hub.views.live.close()
     hub.api.close()
     hub.sessions.closed_all(GOING_AWAY, "the hub is stopping")
     if hub.gateways is not None:

@@ -76,6 +76,7 @@ from dray.hub.store.space import SpaceWatch
 from dray.hub.store.writer import StoreWriter, make_writer
 from dray.hub.templates.answers import TemplateAnswers
 from dray.hub.tunnels.passages import Passages
+from dray.hub.views.views import Views, make_views
 from dray.hub.workers.outbound import Publish, Runner
 from dray.hub.workers.outputs import Outputs
 from dray.hub.workers.owners import Owners
@@ -109,6 +110,7 @@ class Hub(NamedTuple):
     owners: Owners
     notifier: Notifier
     alarms: Alarms
+    views: Views
     api: HttpApi
     server: HttpServer
     url: str
@@ -190,18 +192,17 @@ def wire_hub(
     )
     engine = Engine(rows, writer, clock, runner, metrics, projector, seq, setbacks)
     words = _make_words(secret, store, engine, behind)
-    limits, now_at = (config.batch_specs, round(config.stale_s * 1000)), clock.read().at_ms
-    more, templates = _make_more(config, engine, clock, rows, store), TemplateAnswers(engine)
     given = (engine, store, rows, feed, outputs, metrics, _watch_space(config, store, files))
-    answers = Answers(Parts(*given, *limits, now_at, *more, templates, setbacks))
+    answers = _make_answers(config, clock, setbacks, *given)
     notifier, alarms = _make_tellers(config, engine, store, rows, answers)
     answers.checks += [owners.examine, *_checks_of(store, ground, files, mirror)]
     access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
     values = Values(blobs, calls, access, Batches(answers, engine, rows))
-    services = ServiceAnswers(answers, engine, passes, domain)
-    desk = Desk(answers, tokens, owners, values, notifier, services, HubRoles(ground.role, store, engine))
+    services, roles = ServiceAnswers(answers, engine, passes, domain), HubRoles(ground.role, store, engine)
+    views = make_views(engine, clock, answers, config)
+    desk = Desk(answers, tokens, owners, values, notifier, services, roles, views)
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
@@ -214,7 +215,7 @@ def wire_hub(
     answers.checks += [api.knocks.examine]
     owners.tell_join = _join_words(ground.role.url, tls_files(config), store.remote)
     sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
-    rest = (api, server, server.url, ground, mirror, gateways)
+    rest = (views, api, server, server.url, ground, mirror, gateways)
     return Hub(config, store, writer, engine, answers, *sides, *rest)
 
 
@@ -369,12 +370,24 @@ def _limits(config: HubConfig) -> Limits:
     )
 
 
-def _make_more(
-    config: HubConfig, engine: Engine, clock: HubClock, rows: Rows, store: Store
-) -> tuple[SiteAnswers, Forecasts]:
-    statistics = QueueStatistics(clock.read().now_ms)
+def _make_answers(
+    config: HubConfig,
+    clock: HubClock,
+    setbacks: Setbacks,
+    engine: Engine,
+    store: Store,
+    rows: Rows,
+    feed: Feed,
+    outputs: Outputs,
+    metrics: Metrics,
+    low_space: SpaceWatch,
+) -> Answers:
+    began = clock.read()
+    statistics = QueueStatistics(began.now_ms)
     site = SiteAnswers(SiteParts(engine, config, clock, SubmitPacing(), statistics, rows, store))
-    return site, Forecasts(engine, clock, config.estimate_every_s)
+    more = (site, Forecasts(engine, clock, config.estimate_every_s), TemplateAnswers(engine), setbacks)
+    given = (engine, store, rows, feed, outputs, metrics, low_space, config.batch_specs, began.at_ms)
+    return Answers(Parts(*given, *more))
 
 
 def _make_api(

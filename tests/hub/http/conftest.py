@@ -244,20 +244,12 @@ class FakeHub:
             await self.ended.wait()
             yield b"last\n"
 
-    async def workers(self, caller: Caller, backend: str = "", stale: bool = False) -> dict[str, Any]:
-        self.note("workers", caller, backend)
-        return dict(whole(schemas.WorkerList, {"workers": []}))
-
     async def overview(
         self, caller: Caller, sort: str, match: str, offset: int, limit: int, heads: int
     ) -> dict[str, Any]:
         self.note("overview", caller, sort, match, offset, limit, heads)
         empty: dict[str, Any] = {"workers": {}, "users": [], "matched": 0, "rows": [], "heads": []}
         return {**empty, "slots": {"total": 0, "in_use": 0}, "gpus": {"total": 0, "held": 0}}
-
-    async def worker(self, caller: Caller, worker_id: str) -> dict[str, Any]:
-        self.note("worker", caller, worker_id)
-        return dict(whole(schemas.WorkerDetail, {**WORKER, "id": worker_id}))
 
     async def drain(
         self, caller: Caller, worker_id: str, on: bool, reason: str = "", until: str = ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]*"
-_CONDITION = re.compile(rf"(!?)({_NAME})(?:(!?=)(.*))?")
+LABEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._/-]*"
+_CONDITION = re.compile(rf"(!?)({LABEL_NAME})(?:(!?=)(.*))?")
 
 
 def is_label_name(text: str) -> bool:
     """Tell whether a label may have this name where rules speak of it."""
-    return len(text) <= 256 and re.fullmatch(_NAME, text) is not None
+    return len(text) <= 256 and re.fullmatch(LABEL_NAME, text) is not None
 
 
 def condition_problem(condition: str) -> str:

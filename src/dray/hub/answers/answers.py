@@ -19,7 +19,7 @@ from dray.core.model.records.records import Attempt, Job, JobState
 from dray.core.model.specs.spec import JobSpec
 from dray.core.scheduling.explain.explain import View
 from dray.core.scheduling.turns.order import waiting_in_order
-from dray.errors import NotFound, NotReady
+from dray.errors import NotReady
 from dray.hub.access.caller import Caller
 from dray.hub.answers.estimates import Forecasts
 from dray.hub.answers.job_documents import JobDocuments, JobReads
@@ -40,7 +40,6 @@ from dray.hub.documents.records import (
     group_failures,
     moment,
     worker_document,
-    worker_tasks,
 )
 from dray.hub.documents.why_and_plan import make_guest, plan_steps, why_steps
 from dray.hub.engine.engine import Engine
@@ -70,7 +69,6 @@ class Parts(NamedTuple):
     metrics: Metrics
     low_space: Callable[[], bool]
     batch_specs: int
-    stale_ms: int
     started_at_ms: int
     site: SiteAnswers
     forecasts: Forecasts
@@ -355,26 +353,6 @@ class Answers:
 
     # --- workers, the hub itself --------------------------------------------------------------------------------------
 
-    async def workers(self, caller: Caller, backend: str = "", stale: bool = False) -> Document:
-        """All that are here or were within a day; `stale`: the others too, of which else only the number is told."""
-        left_out = 0
-
-        def steps(state: State) -> Iterator[list[Document]]:
-            nonlocal left_out
-            shown: list[Document] = []
-            at_ms = self._engine.clock_ms()
-            for worker_id in sorted(state.workers):
-                worker = state.workers.get(worker_id)
-                if worker is not None and backend in ("", worker.capability.gpu_backend or "cpu"):
-                    if stale or not worker.is_stale(at_ms, self._parts.stale_ms):
-                        shown.append(worker_document(state, worker_id))
-                    else:
-                        left_out += 1
-                yield shown
-            yield shown
-
-        return {"workers": await work_off(self._engine, steps), "stale": left_out}
-
     async def overview(
         self, caller: Caller, sort: str, match: str, offset: int, limit: int, heads: int
     ) -> Document:
@@ -394,15 +372,6 @@ class Answers:
         if first:
             self.forecasts.want()
         return {**answer, "heads": first}
-
-    async def worker(self, caller: Caller, worker_id: str) -> Document:
-        def look(state: State) -> Document:
-            if worker_id not in state.workers:
-                raise NotFound(f"there is no worker {worker_id!r}: see `dray worker ls`")
-            jobs = [line for line in worker_tasks(state, worker_id) if caller.sees(line["user"])]
-            return worker_document(state, worker_id) | {"jobs": jobs}
-
-        return await self._engine.ask(look)
 
     async def feed(self, caller: Caller, after: str = "") -> AsyncIterator[FeedEvent | None]:
         owners: dict[str, str] = {}

@@ -52,7 +52,7 @@ async def portions(
         yield made
 
 
-async def work_off(engine: Reader, begin: Callable[[State], Iterator[T]]) -> T:
+async def work_off(engine: Reader, begin: Callable[[State], Iterator[T]], slice_s: float = SLICE_S) -> T:
     """Run work that stops now and then to its end, and give what it said last."""
     work: list[Iterator[T]] = []
     said: list[T] = []
@@ -60,7 +60,7 @@ async def work_off(engine: Reader, begin: Callable[[State], Iterator[T]]) -> T:
     def go_on(state: State) -> bool:
         if not work:
             work.append(begin(state))
-        until = time.perf_counter() + SLICE_S
+        until = time.perf_counter() + slice_s
         try:
             while time.perf_counter() < until:
                 step = list(_one(work[0]))

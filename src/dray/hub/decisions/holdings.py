@@ -5,7 +5,7 @@ Reads and never counts along: an answer costs one look at every job that runs, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.parties import HOUR_MS, GateKey, QuotaGate, quota_key
@@ -13,6 +13,8 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.policy import EACH, PRINCIPALS, WHOLE_CLUSTER, Policy, Quota
 from dray.core.model.records.records import Job
 from dray.core.model.specs.resources import WHOLE
+
+STEP_JOBS = 64
 
 
 class Holding(NamedTuple):
@@ -30,14 +32,25 @@ Holdings = dict[str, dict[str, Holding]]
 
 def find_holdings(state: State) -> Holdings:
     """What is held, by user, queue, plugin and template, and by name."""
-    found: Holdings = {kind: {} for kind in PRINCIPALS}
-    for job_id, uids in state.live_of.items():
-        job = state.jobs[job_id]
-        holding = _holding_of(state, job, uids)
-        for kind in PRINCIPALS:
-            if name := principal_of(job, kind):
-                found[kind][name] = found[kind].get(name, Holding()).plus(holding)
+    *_, found = holding_steps(state)
     return found
+
+
+def holding_steps(state: State) -> Iterator[Holdings]:
+    """The same in steps, between which jobs may come and go; what is said last holds."""
+    found: Holdings = {kind: {} for kind in PRINCIPALS}
+    jobs = list(state.live_of)
+    for first in range(0, len(jobs), STEP_JOBS):
+        yield found
+        for job_id in jobs[first : first + STEP_JOBS]:
+            job, uids = state.jobs.get(job_id), state.live_of.get(job_id)
+            if job is None or not uids:
+                continue
+            holding = _holding_of(state, job, uids)
+            for kind in PRINCIPALS:
+                if name := principal_of(job, kind):
+                    found[kind][name] = found[kind].get(name, Holding()).plus(holding)
+    yield found
 
 
 def principal_of(job: Job, kind: str) -> str:

@@ -26,7 +26,8 @@ from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.http.bodies import name_kind, read_struct
 from dray.hub.http.replies import Answer, FileBody, Text
 from dray.hub.http.routes import API, Param, Request, Route
-from dray.hub.http.streams import Stream, feed_lines
+from dray.hub.http.streams import Stream
+from dray.hub.http.view_calls import LABEL, SINCE, VIEW_ROUTES, read_after, read_label, write_events
 from dray.hub.notifications.outbox import STATES as TOLD_STATES
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
@@ -40,7 +41,6 @@ from dray.wire.schemas import jobs as shapes
 from dray.wire.schemas import services as service_shapes
 from dray.wire.schemas import templates as template_shapes
 
-EVENT_ID = r"[0-9]{1,18}\.[0-9]{1,9}"
 MAX_WAIT_S = 300
 MAX_LINE = 1000
 MAX_RECEIPTS = 200
@@ -80,7 +80,7 @@ def _read_filter(request: Request) -> JobFilter:
         user=asked["user"],
         queue=asked["queue"],
         name=asked["name"],
-        labels=tuple(_label(text) for text in asked["label"]),
+        labels=tuple(read_label(text) for text in asked["label"]),
         before_seq=int(asked["cursor"] or 0),
         limit=asked["limit"],
         count=asked["count"],
@@ -166,12 +166,7 @@ def _read_plan(request: Request) -> asks.PlanJob:
 
 
 def _read_events(request: Request) -> asks.FollowEvents:
-    # What a reader saw last outranks where it first asked to begin: browsers repeat the query when they reconnect.
-    after = request.headers.get(b"last-event-id", b"").decode("latin-1") or request.query["since"]
-    if after and re.fullmatch(EVENT_ID, after) is None:
-        what = f"must be the id of an event, like 1024.3, got {after[:64]!r}"
-        raise InvalidInput(f"Last-Event-ID {what}", [Problem("Last-Event-ID", what)])
-    return asks.FollowEvents(after)
+    return asks.FollowEvents(read_after(request))
 
 
 def _read_policy(request: Request) -> asks.ApplyPolicy:
@@ -249,11 +244,6 @@ def _key(request: Request) -> str:
     return key
 
 
-def _label(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name, value
-
-
 # --- what is answered -------------------------------------------------------------------------------------------------
 
 
@@ -271,10 +261,6 @@ def _write_made(document: Any) -> Answer:
 
 def _write_output(pieces: AsyncIterator[bytes]) -> Stream:
     return Stream(pieces, "text/plain; charset=utf-8", cut_on_close=True)
-
-
-def _write_events(events: Any) -> Stream:
-    return Stream(feed_lines(events), "text/event-stream", keep_alive=b": keep-alive\n\n")
 
 
 def _write_file(file: asks.StoredFile) -> FileBody:
@@ -334,7 +320,7 @@ _JOB_FILTERS = (
     Param(
         "label",
         "only jobs with this label, `key=value`; may repeat",
-        pattern=r"[^=\x00-\x1f\x7f]+=[^\x00-\x1f\x7f]*",
+        pattern=LABEL,
         many=True,
     ),
     _LIMIT,
@@ -355,10 +341,6 @@ _ETA = Param(
     "eta_s", "wait this long for a start-time estimate", kind="number", default=0, low=0, high=MAX_WAIT_S
 )
 _FIX = Param("fix", "look for the smallest change that would start it", kind="flag", default=True)
-_SINCE = Param("since", "begin after this event id", pattern=EVENT_ID, default="")
-_BACKENDS = ("cpu", "nvidia", "metal", "vulkan")
-_BACKEND = Param("backend", "only workers with this backend", default="", choices=_BACKENDS)
-_STALE = Param("all", "also those that have been away for a day", kind="flag", default=False)
 _GIVE_UP = Param("force", "give up what it may still run", kind="flag", default=False)
 _RECEIPTS = (
     Param("job", "only those that this job made or suffered", default="", pattern=ID_PATTERN),
@@ -441,17 +423,16 @@ ROUTES: tuple[Route, ...] = (
     _api("PUT", "/blobs/{digest}", "put_blob", raw_body=True, read=_read_put, write=_write_made, statuses=(201,)),
     _api("GET", "/blobs/{digest}", "get_blob", read=_read_get, write=_write_file, media=BINARY),
     _api("GET", "/jobs/{id}/value", "read_value", params=(_TASK,), write=_write_value, media=BINARY),
-    _api("GET", "/workers", "list_workers", params=(_BACKEND, _STALE)),
+    *VIEW_ROUTES,
     _api("GET", "/overview", "show_overview", params=_OVERVIEW),
-    _api("GET", "/workers/{id}", "show_worker"),
     _api("PATCH", "/workers/{id}", "label_worker", body=shapes.LabelRequest, read=_read_labels),
     _api("DELETE", "/workers/{id}", "remove_worker", params=(_GIVE_UP,)),
     _api("POST", "/workers/{id}/drain", "drain_worker", body=shapes.DrainRequest, body_optional=True,
          read=_read_drain),
     _api("POST", "/workers/{id}/resume", "resume_worker"),
     _api("POST", "/workers/{id}/token", "join_worker", write=_write_made, statuses=(201,)),
-    _api("GET", "/events", "stream_events", params=(_SINCE,), headers=("Last-Event-ID",), read=_read_events,
-         write=_write_events, media="text/event-stream"),
+    _api("GET", "/events", "stream_events", params=(SINCE,), headers=("Last-Event-ID",), read=_read_events,
+         write=write_events, media="text/event-stream"),
     _api("GET", "/hub", "show_hub"),
     _api("GET", "/hub/status", "show_role"),
     _api("POST", "/hub/resign", "resign_hub"),

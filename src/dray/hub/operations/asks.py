@@ -82,11 +82,10 @@ class PlanJob(msgspec.Struct):
     eta_s: float = 0
 
 
-class ListWorkers(msgspec.Struct):
-    """Workers of one backend, or all; `all`: also those that have been away for a day."""
+class ShowCluster(msgspec.Struct):
+    """All workers in columns; `group`: the label by which they are grouped too."""
 
-    backend: str = ""
-    all: bool = False
+    group: str = ""
 
 
 class ShowOverview(NamedTuple):

@@ -21,6 +21,7 @@ from dray.hub.calls.blobs import Blobs
 from dray.hub.calls.subscriptions import Listener
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations.batches import Batches
+from dray.hub.views.views import Views
 from dray.hub.workers.owners import Owners
 
 # A token with `submit` may also read: whoever starts a job must be able to see how it ends, and both see only what is
@@ -85,6 +86,7 @@ class Desk(NamedTuple):
     notifications: Notifications | None = None
     services: Services | None = None
     hubs: Hubs | None = None
+    views: Views | None = None
 
 
 class Session(Protocol):

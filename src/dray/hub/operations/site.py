@@ -1,4 +1,4 @@
-"""Operations on the site: its workers, events, queues, quotas, paces, policy and preemptions, and the hub itself.
+"""Operations on the site: its workers, events, queues, quotas, paces, policy, preemptions, templates, the hub itself.
 
 The policy is for everybody to see, since it decides about everybody's work; to change it, and to see the hub's own
 settings, takes an admin.
@@ -19,6 +19,7 @@ from dray.hub.operations.operation import ADMIN, READ, Desk, Operation
 from dray.wire.messages.client import IdleGpus, Usage
 from dray.wire.schemas import jobs as shapes
 from dray.wire.schemas import site as site_shapes
+from dray.wire.schemas import templates as template_shapes
 
 Feed = AsyncIterator[FeedEvent | None]
 
@@ -58,13 +59,9 @@ async def resign_hub(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:
 
 
 SITE = (
-    Operation("list_workers", "List workers", READ, asks.ListWorkers, shapes.WorkerList,
-              lambda desk, caller, ask: desk.service.workers(caller, ask.backend, ask.all), weight=2),
     Operation("show_overview", "Show the cluster at a glance: totals, some workers, the first that wait", READ,
               asks.ShowOverview, site_shapes.Overview,
               lambda desk, caller, ask: desk.service.overview(caller, *ask), weight=2),
-    Operation("show_worker", "Show a worker and what it runs", READ, asks.Named, shapes.WorkerDetail,
-              lambda desk, caller, ask: desk.service.worker(caller, ask.id)),
     Operation("drain_worker", "Give a worker no new work", ADMIN, asks.DrainWorker, shapes.WorkerDocument,
               lambda desk, caller, ask: desk.service.drain(caller, ask.id, True, ask.reason, ask.until),
               repeat="same"),
@@ -119,4 +116,25 @@ SITE = (
               lambda desk, caller, ask: desk.service.audit(caller, ask.limit), weight=2),
     Operation("show_metrics", "Metrics in the text form of Prometheus", READ, asks.Nothing, str, show_metrics,
               weight=2, needs_ready=False),
+)  # fmt: skip
+
+TEMPLATES = (
+    Operation("list_templates", "List templates", READ, asks.Nothing, template_shapes.TemplateList,
+              lambda desk, caller, ask: desk.service.templates.list(caller), weight=2),
+    Operation("show_template", "Show a template with its parameters", READ, asks.ShowTemplate,
+              template_shapes.TemplateDocument,
+              lambda desk, caller, ask: desk.service.templates.show(caller, ask.spelled)),
+    Operation("list_template_versions", "List the versions of a template, newest first", READ, asks.NamedSo,
+              template_shapes.TemplateHistory,
+              lambda desk, caller, ask: desk.service.templates.history(caller, ask.name)),
+    Operation("render_template", "Show the job that a template and values make; nothing is submitted", READ,
+              asks.RenderTemplate, template_shapes.RenderedTemplate,
+              lambda desk, caller, ask: desk.service.templates.render(caller, ask.template.spelled, ask.params)),
+    Operation("add_template", "Add a template, or one more version of it", ADMIN, asks.AddTemplate,
+              template_shapes.AddedTemplate, lambda desk, caller, ask: desk.service.templates.add(caller, ask.document),
+              weight=2, repeat="same", errors=(Conflict,)),
+    Operation("remove_template", "Remove a template; jobs made by it go on", ADMIN, asks.NamedSo,
+              template_shapes.RemovedTemplate,
+              lambda desk, caller, ask: desk.service.templates.remove(caller, ask.name),
+              repeat="same", errors=(Conflict,)),
 )  # fmt: skip

@@ -7,10 +7,12 @@ from dray.hub.operations.jobs import JOBS
 from dray.hub.operations.operation import Operation
 from dray.hub.operations.services import SERVICES
 from dray.hub.operations.sessions import SESSIONS
-from dray.hub.operations.site import SITE
-from dray.hub.operations.templates import TEMPLATES
+from dray.hub.operations.site import SITE, TEMPLATES
 from dray.hub.operations.values import VALUES
+from dray.hub.operations.views import VIEWS
 
 OPERATIONS: dict[str, Operation] = {
-    row.name: row for rows in (JOBS, SERVICES, SESSIONS, VALUES, SITE, TEMPLATES, ACCESS) for row in rows
+    row.name: row
+    for rows in (JOBS, SERVICES, SESSIONS, VALUES, SITE, VIEWS, TEMPLATES, ACCESS)
+    for row in rows
 }

@@ -14,6 +14,7 @@ from msgspec import Meta
 from dray.core.model.bounds import IdText, Line
 from dray.core.model.ids import ID_PATTERN
 from dray.wire.schemas.reasons import EstimateDocument, VerdictDocument
+from dray.wire.schemas.views import Card
 
 Id = Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")]
 Time = Annotated[
@@ -299,10 +300,12 @@ class WorkerDocument(msgspec.Struct):
 
 
 class WorkerList(msgspec.Struct):
-    """Workers in order of their ids."""
+    """Workers in the order that was asked for, by default that of their ids."""
 
     workers: list[WorkerDocument]
     stale: Annotated[int, Meta(description="how many were left out, since they have been away for a day")] = 0
+    matched: Annotated[int, Meta(description="how many there are in all")] = 0
+    next_cursor: Annotated[str | None, Meta(description="where the next page begins")] = None
 
 
 class DrainRequest(msgspec.Struct):
@@ -338,9 +341,10 @@ class WorkerJob(msgspec.Struct):
 
 
 class WorkerDetail(WorkerDocument):
-    """A worker and what it runs."""
+    """A worker, what it runs, and who holds which of its cards."""
 
     jobs: list[WorkerJob] = []
+    cards: list[Card] = []
 
 
 class CancelRequest(msgspec.Struct):

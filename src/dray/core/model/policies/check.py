@@ -28,6 +28,7 @@ from dray.core.model.policies.policy import (
     PREEMPTION_RULES,
     RESOURCE_KINDS,
     STRATEGIES,
+    VISIBILITIES,
     Policy,
 )
 from dray.core.model.specs.check import MAX_PROBLEMS, MAX_SUGGESTIONS
@@ -450,6 +451,7 @@ _POLICY = _group(
         "alarms": _listed(_ALARM),
         "idle": _IDLE,
         "templates": _named(_name(each=False), _TEMPLATE),
+        "visibility": _one_of(VISIBILITIES),
     },
     "the policy",
 )

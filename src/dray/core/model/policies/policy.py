@@ -17,6 +17,8 @@ STRATEGIES = ("greedy", "best_fit", "first_fit", "spread", "fgd", "foresight")
 PREEMPTION_RULES = ("none", "priority", "pressure", "fair_share")
 # What may be done about work that idles, the mildest first.
 IDLE_STEPS = ("warn", "demote", "stop")
+# What users see of each other: nothing, what all others come to as one sum, or what each of them does.
+VISIBILITIES = ("own", "sums", "names")
 RESOURCE_KINDS = ("gpu", "cpu", "memory")
 PRINCIPALS = ("user", "queue", "plugin", "template", "cluster")
 WHOLE_CLUSTER = "all"
@@ -205,7 +207,7 @@ class TemplateRule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 
 
 class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """All of it."""
+    """All of it. `visibility`: what users see of what others hold, wait for and fail at; admins see everything."""
 
     queues: dict[str, Queue] = {}
     quotas: tuple[Quota, ...] = ()
@@ -218,6 +220,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     alarms: tuple[AlarmRule, ...] = ()
     idle: IdlePolicy = IdlePolicy()
     templates: dict[str, TemplateRule] = {}
+    visibility: str = "sums"
 
     def queue(self, name: str) -> Queue:
         """The rules of a queue; one that is not listed behaves like the default one."""

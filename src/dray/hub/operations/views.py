@@ -1,0 +1,40 @@
+"""Operations that show how the cluster stands, stood and will: for pages that look at all of it.
+
+Each answer is bounded, and so is what it takes. What others do is told by the policy's `visibility`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from dray.hub.access.caller import Caller
+from dray.hub.documents.public_feed import FeedEvent
+from dray.hub.operations import asks
+from dray.hub.operations.operation import READ, Desk, Operation
+from dray.hub.views.live import FollowViews
+from dray.hub.views.machines import ListWorkers
+from dray.hub.views.views import Views
+from dray.wire.schemas import jobs as shapes
+from dray.wire.schemas import views as view_shapes
+
+
+def _of(desk: Desk) -> Views:
+    assert desk.views is not None  # every hub has them
+    return desk.views
+
+
+async def follow_views(desk: Desk, caller: Caller, ask: FollowViews) -> AsyncIterator[FeedEvent | None]:
+    return _of(desk).live.follow(caller, ask)
+
+
+VIEWS = (
+    Operation("show_cluster", "Show all workers in columns, and in one sentence how well they are used", READ,
+              asks.ShowCluster, view_shapes.Cluster,
+              lambda desk, caller, ask: _of(desk).cluster.show(caller, ask.group), weight=5),
+    Operation("follow_views", "Follow what changes in views of the cluster, as rows, as server-sent events", READ,
+              FollowViews, str, follow_views, streams="out"),
+    Operation("list_workers", "List workers", READ, ListWorkers, shapes.WorkerList,
+              lambda desk, caller, ask: _of(desk).machines.page(caller, ask), weight=2, paged=True),
+    Operation("show_worker", "Show a worker, what it runs, and who holds which of its cards", READ, asks.Named,
+              shapes.WorkerDetail, lambda desk, caller, ask: _of(desk).machines.show(caller, ask.id)),
+)  # fmt: skip

@@ -1,0 +1,88 @@
+"""Documents of the HTTP API about the cluster as a whole: how it stands, stood and will."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class ClusterTotals(msgspec.Struct):
+    """Sums over workers that are here; `held` in thousandths of a GPU, `cpu` of a core."""
+
+    gpus: int
+    held: int
+    cpu: int
+    cpu_used: int
+    tasks: int
+    idle: Annotated[int, Meta(description="cards that are held and were idle for ten minutes")]
+    waiting: int
+    free_gpus: Annotated[int, Meta(description="whole cards that are free on workers that take work")]
+    asked_gpus: Annotated[
+        int, Meta(description="the least number that a waiting task asks for on one worker")
+    ]
+    pieces: Annotated[int, Meta(description="free ones on workers with fewer than that")]
+
+
+class ClusterColumns(msgspec.Struct):
+    """One entry for each worker in every column. `kind`, `state`, `user`, `queue` and `group` are places in the lists
+    beside them; `free_s`: in how many seconds all that it runs is over by its limits (-1: nobody knows); `used`:
+    how busy its held cards are, of 1,000 (-1: nobody could look); `user` and `queue`: of what holds most cards.
+    """
+
+    id: list[str]
+    kind: list[int]
+    state: list[int]
+    gpus: list[int]
+    held: list[int]
+    cpu: list[int]
+    cpu_used: list[int]
+    tasks: list[int]
+    free_s: list[int]
+    used: list[int]
+    idle: list[int]
+    user: list[int]
+    queue: list[int]
+    group: list[int] = []
+
+
+class Cluster(msgspec.Struct):
+    """All workers in columns. `id`: where `GET /live` goes on from."""
+
+    id: str
+    headline: str
+    workers: Annotated[dict[str, int], Meta(description="how many there are in each state")]
+    totals: ClusterTotals
+    states: list[str]
+    kinds: list[str]
+    users: list[str]
+    queues: list[str]
+    groups: list[str]
+    columns: ClusterColumns
+
+
+class CardHolder(msgspec.Struct):
+    """Who holds a card. Of others no task is named, and their name is told by the policy's `visibility`."""
+
+    user: str = ""
+    task_id: str = ""
+    job_name: str = ""
+    queue: str = ""
+    held_milli: int = 1000
+    since: str | None = None
+    until: Annotated[str | None, Meta(description="by when its time limit ends it")] = None
+    used: Annotated[float | None, Meta(description="the busy share of its time, lately")] = None
+    memory_bytes: int | None = None
+    idle_s: float | None = None
+
+
+class Card(msgspec.Struct):
+    """One card of a worker."""
+
+    index: int
+    model: str = ""
+    vram_bytes: int = 0
+    healthy: bool = True
+    held_milli: int = 0
+    holders: list[CardHolder] = []
