@@ -53,6 +53,8 @@ def checks() -> list[Check]:
         Check("sizes", script("check_sizes")),
         Check("generated", script("check_generated")),
         Check("words", script("check_words")),
+        Check("protos", (tool("buf"), "lint")),
+        Check("breaking", (tool("buf"), "breaking", "--against", "tests/golden/protos.binpb")),
     ]
 
 

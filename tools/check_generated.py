@@ -1,7 +1,8 @@
 """Keep files that code writes (the state diagram, the API description) equal to what the code says today.
 
-`ROWS` is the whole registry: a file, the module that knows its content, and the function there that takes nothing
-and returns the text. `--write` writes the files; without it a stale or missing file fails.
+`ROWS`, beside what is made of the protos, is the whole registry: a file, the module that knows its content, and the
+function there that returns the text, given nothing or, where one makes several, the name of the file. `--write` writes
+the files; without it a stale or missing file fails.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Row(NamedTuple):
     file: str
     module: str
     function: str
+    name: str = ""
 
 
 ROWS: tuple[Row, ...] = (
@@ -34,9 +36,16 @@ ROWS: tuple[Row, ...] = (
 )
 
 
+def stub_rows() -> list[Row]:
+    """A row for each file that the compiler makes of the protos."""
+    names: list[str] = importlib.import_module("generate_stubs").files()
+    return [Row(f"src/{name}", "generate_stubs", "stub", name) for name in names]
+
+
 def render(row: Row) -> str:
-    function: Callable[[], str] = getattr(importlib.import_module(row.module), row.function)
-    return function().rstrip("\n") + "\n"
+    function: Callable[..., str] = getattr(importlib.import_module(row.module), row.function)
+    text = function(row.name) if row.name else function()
+    return text.rstrip("\n") + "\n"
 
 
 def check(row: Row, root: Path) -> str:
@@ -76,4 +85,4 @@ def run(rows: Sequence[Row], root: Path, *, writes: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(ROWS, ROOT, writes=sys.argv[1:] == ["--write"]))
+    sys.exit(run((*ROWS, *stub_rows()), ROOT, writes=sys.argv[1:] == ["--write"]))

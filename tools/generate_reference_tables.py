@@ -29,6 +29,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "hub": {
         "host": "address to listen on; anything but loopback needs TLS",
         "port": "port to listen on; 0 takes any free one",
+        "grpc_port": "port to answer gRPC on as well, at the same address; 0 takes any free one; left out: none",
         "tls_cert": "certificate with its chain; goes with `tls_key`",
         "tls_key": "key of the certificate",
         "store": "database that keeps the store, `postgres://USER:PASSWORD@HOST:PORT/NAME`; empty: a file in the home",

@@ -74,6 +74,7 @@ class HubConfig:
     home: Path
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
+    grpc_port: int | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     store: str = field(default="", repr=False)
@@ -369,7 +370,7 @@ def _convert(item: Field[Any], raw: Any) -> Any:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if value < 0:
             raise InvalidInput(f"must be 0 or more, got {value:g}")
-        if item.name == "port" and value > 65535:
+        if item.name in ("port", "grpc_port") and value > 65535:
             raise InvalidInput(f"must be 65535 or less, got {value}")
         if item.name.endswith("_share") and value > 1:
             raise InvalidInput(f"must be 1 or less, got {value:g}")
@@ -476,6 +477,7 @@ def _read_amounts(name: str, raw: Any) -> dict[str, int]:
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     "int": _read_int,
+    "int | None": _read_int,
     "float": _read_float,
     "bool": _read_bool,
     "str": _read_text,

@@ -76,6 +76,21 @@ class Conflict(DrayError):
     code = "conflict"
 
 
+class KeyReused(Conflict):
+    """An id or an idempotency key that stands for other content already: choose another one.
+
+    Over HTTP its code is that of every conflict, as it has always been; gRPC has a status of its own for it.
+    """
+
+    reason = "key_reused"
+
+
+class Stale(Conflict):
+    """What was to be changed has been changed meanwhile: look at it again."""
+
+    code = "stale"
+
+
 class SharedAccount(Conflict):
     """Tasks of several users would run in one account, and nobody has said yes to that."""
 

@@ -33,7 +33,18 @@ from dray.hub.access.certificates import (
     is_loopback,
 )
 from dray.hub.access.tokens import ensure_first_token, rewrite_private
-from dray.hub.assembly import Ground, Hub, make_links, make_relay, make_server, tell_url, tls_files, wire_hub
+from dray.hub.assembly import (
+    Ground,
+    Hub,
+    make_grpc,
+    make_links,
+    make_relay,
+    make_server,
+    tell_url,
+    tend_certificate,
+    tls_files,
+    wire_hub,
+)
 from dray.hub.decisions.policy import read_brought, settle_at_start
 from dray.hub.decisions.policy_file import PolicyFile, find_policy_file
 from dray.hub.documents.records import check_readiness
@@ -63,6 +74,7 @@ RECALLED_RUNS = 2_000
 # "Service restart": whoever hears it dials again.
 RELOADING = 1012
 NO_SPACE_S = 1.0
+GRPC_STOP_S = 1.0
 logger = logging.getLogger("dray.hub")
 
 
@@ -106,10 +118,12 @@ async def start_hub(config: HubConfig, told: asyncio.Event | None = None) -> Hub
     front, links = Front(), make_links(config)
     relay = make_relay(config, front, links) if links is not None else None
     front.gateway, front.relay = links.gateway if links is not None else None, relay
+    grpc = make_grpc(config, tls)
     ground = Ground(
-        bound, bind_local(config.home), front, setbacks, role := Role(), certificate, links, relay
+        bound, bind_local(config.home), front, setbacks, role := Role(), certificate, grpc, links, relay
     )
     server = make_server(config, ground, tls)
+    tend_certificate(ground, server)
     role.url, ground.front.role = tell_url(config, server.url), role.describe
     role.served = relay.count if relay is not None else role.served
     ground = ground._replace(note_address=_make_note(config, ground, server))
@@ -123,10 +137,14 @@ async def reload_hub(hub: Hub, told: asyncio.Event) -> Hub:
     """Let a memory go that is not to be used again, and come back from disk at the same address; not if told to end."""
     why = "the hub reloads: ask again in a second"
     hub.ground.front.withdraw(why)
+    if hub.ground.grpc is not None:
+        hub.ground.grpc.withdraw(why)
     hub.answers.ready = False
     hub.feed.close()
     hub.views.live.close()
     hub.api.close()
+    if hub.grpc is not None:
+        hub.grpc.close()
     hub.sessions.closed_all(RELOADING, why)
     if hub.gateways is not None:
         hub.gateways.close(why)
@@ -213,6 +231,9 @@ async def _go_on(
     ground.role.lead(ground.role.url, epoch, store.remote)
     ground.role.sessions = hub.sessions.count_near
     ground.front.open(open_doors(hub.api, hub.passages, choose_domain(config.proxy_domain, config.host)))
+    if ground.grpc is not None and hub.grpc is not None:
+        ground.grpc.open(hub.grpc)
+        await ground.grpc.start()
     if ground.links is not None and hub.gateways is not None:
         ground.links.lead(hub.gateways)
     return hub
@@ -228,6 +249,8 @@ async def stop_hub(hub: Hub) -> None:
     hub.feed.close()
     hub.views.live.close()
     hub.api.close()
+    if hub.grpc is not None:
+        hub.grpc.close()
     hub.sessions.closed_all(GOING_AWAY, "the hub is stopping")
     if hub.gateways is not None:
         hub.gateways.close("the hub is stopping")
@@ -235,6 +258,8 @@ async def stop_hub(hub: Hub) -> None:
         hub.ground.links.gateway.close_all(GOING_AWAY, "the hub is stopping")
     hub.passages.close(GOING_AWAY, "the hub is stopping")
     await hub.channels.stop(GOING_AWAY, "the hub is stopping")
+    if hub.ground.grpc is not None:
+        await hub.ground.grpc.stop(GRPC_STOP_S)
     await hub.server.stop()
     hub.engine.stop()
 
@@ -342,6 +367,8 @@ def _make_note(config: HubConfig, ground: Ground, server: HttpServer) -> Callabl
             document["fingerprint"] = fingerprint(tls.cert)
         if ground.local is not None:
             document["socket"] = SOCKET_NAME
+        if ground.grpc is not None:
+            document["grpc"] = ground.grpc.address
         if document != written:
             rewrite_private(config.home / "hub.json", json.dumps(document).encode())
             written = document
@@ -357,6 +384,8 @@ async def _announce(hub: Hub) -> None:
     """Say where the hub is, to people too, and how others join it."""
     await _note_address(hub)
     print(f"ready {hub.url}", flush=True)
+    if hub.ground.grpc is not None:
+        print(f"grpc {hub.ground.grpc.address}", flush=True)
     if is_loopback(hub.config.host):
         return
     if not sys.stdout.isatty():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import socket
 from collections.abc import Callable
@@ -87,6 +88,8 @@ from dray.presence import ensure_id
 from dray.wire.messages.client import CLIENT_PATH
 
 if TYPE_CHECKING:
+    from dray.hub.grpc.server import GrpcServer
+    from dray.hub.grpc.serving import GrpcApi
     from dray.hub.mirror.mirror import Mirror
 
 logger = logging.getLogger("dray.hub")
@@ -117,6 +120,7 @@ class Hub(NamedTuple):
     ground: Ground
     mirror: Mirror | None = None
     gateways: Gateways | None = None
+    grpc: GrpcApi | None = None
 
 
 class Ground(NamedTuple):
@@ -128,6 +132,8 @@ class Ground(NamedTuple):
     setbacks: Setbacks
     role: Role
     certificate: CertificateWatch | None = None
+    # Where it answers over gRPC as well.
+    grpc: GrpcServer | None = None
     # Where the store is on a server: what holds sockets of workers while others lead, and its way to them.
     links: Links | None = None
     relay: Relay | None = None
@@ -215,7 +221,7 @@ def wire_hub(
     answers.checks += [api.knocks.examine]
     owners.tell_join = _join_words(ground.role.url, tls_files(config), store.remote)
     sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
-    rest = (views, api, server, server.url, ground, mirror, gateways)
+    rest = (views, api, server, server.url, ground, mirror, gateways, _make_grpc_api(ground, api, desk))
     return Hub(config, store, writer, engine, answers, *sides, *rest)
 
 
@@ -305,10 +311,46 @@ def make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> Http
     """The server around the application, for as long as the process lives."""
     cert, key = (tls.cert, tls.key) if tls else (None, None)
     frame_bytes = config.frame_msgpack_bytes + (1 << 20)
-    server = HttpServer(ground.front, ground.bound, cert, key, frame_bytes, local=ground.local)
-    if ground.certificate is not None:
-        ground.certificate.reload = server.reload_certificate
-    return server
+    return HttpServer(ground.front, ground.bound, cert, key, frame_bytes, local=ground.local)
+
+
+def make_grpc(config: HubConfig, tls: TlsFiles | None) -> GrpcServer | None:
+    """The server of gRPC, where one is asked for; its libraries are an extra."""
+    if config.grpc_port is None:
+        return None
+    # Its own support for forks prints warnings at every program that is started; read when it is loaded.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    try:
+        from dray.hub.grpc.server import GrpcServer, make_certificate
+    except ImportError as missing:
+        raise InvalidConfig(
+            f"gRPC (grpc_port) needs {missing.name}, which is not installed here: pip install 'dray[grpc]'"
+        ) from missing
+    certificate = make_certificate(tls.cert, tls.key) if tls is not None else None
+    return GrpcServer(config.host, config.grpc_port, certificate, config.body_bytes)
+
+
+def tend_certificate(ground: Ground, server: HttpServer) -> None:
+    """Have all that shows the certificate take up a new one."""
+    if ground.certificate is None:
+        return
+
+    def reload() -> None:
+        server.reload_certificate()
+        if ground.grpc is not None:
+            ground.grpc.reload_certificate()
+
+    ground.certificate.reload = reload
+
+
+def _make_grpc_api(ground: Ground, api: HttpApi, desk: Desk) -> GrpcApi | None:
+    if ground.grpc is None:
+        return None
+    from dray.hub.grpc.serving import GrpcApi
+    from dray.hub.grpc.streams import Surroundings
+
+    return GrpcApi(api, Surroundings(desk, desk.tokens))
 
 
 def _make_words(secret: bytes, store: Store, engine: Engine, behind: Behind) -> TurnWords:

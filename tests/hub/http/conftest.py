@@ -321,7 +321,7 @@ class FakeHub:
         return dict(whole(site_schemas.PolicyAnswer, {"policy": {}, "values": [], "origin": "default"}))
 
     async def apply(
-        self, caller: Caller, raw: Any, dry_run: bool = False, force: bool = False
+        self, caller: Caller, raw: Any, dry_run: bool = False, force: bool = False, etag: str = ""
     ) -> dict[str, Any]:
         self.note("apply", caller, raw, dry_run, force)
         return dict(whole(site_schemas.PolicyChange, {"policy": raw, "values": [], "origin": "applied"}))

@@ -98,6 +98,11 @@ def refuse_password(context: click.Context, option: click.Parameter, value: str 
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes any free one.  [default: 7373]"
 )
+@click.option(
+    "--grpc-port",
+    type=click.IntRange(0, 65535),
+    help="Port to answer gRPC on as well; 0 takes any free one.  [default: none]",
+)
 @click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="Certificate, with its chain.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="Key of the certificate.")
 @click.option(

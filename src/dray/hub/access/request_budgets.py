@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dray.errors import Overloaded
+from dray.hub.access.caller import Caller
 
 # One unit is about a third of a millisecond of the hub's one thread.
 UNITS_PER_S = 1000.0
@@ -180,3 +181,47 @@ class Budgets:
             "smaller pages or less often",
             wait_s,
         )
+
+
+class Toll:
+    """What one question takes of its caller's budget, whichever way it came in. `rests`: it waits for something to
+    happen and costs nothing meanwhile; `waits`: for an estimate, beside what it costs.
+    """
+
+    __slots__ = ("_budgets", "_caller", "_rests", "_streams", "_waits", "_weight")
+
+    def __init__(
+        self,
+        budgets: Budgets,
+        caller: Caller,
+        weight: float | None,
+        streams: bool,
+        rests: bool = False,
+        waits: bool = False,
+    ) -> None:
+        self._budgets, self._caller, self._weight, self._streams = budgets, caller, weight, streams
+        self._rests, self._waits = rests, waits
+
+    async def enter(self) -> None:
+        """Begin; raises where this caller has too much under way. To be ended by `leave`."""
+        token_id = self._caller.token_id
+        if self._rests:
+            return
+        if self._streams:
+            self._budgets.open_stream(token_id)
+        elif self._weight is not None:
+            await self._budgets.enter(token_id, self._waits)
+        elif not self._caller.may("admin"):
+            await self._budgets.enter_small(token_id)
+
+    def leave(self, sent_bytes: int) -> None:
+        """It has ended, and its answer took so many bytes."""
+        token_id, weight = self._caller.token_id, self._weight
+        if self._rests:
+            return
+        if self._streams:
+            self._budgets.close_stream(token_id)
+        elif weight is not None:
+            self._budgets.leave(token_id, weight and weight + sent_bytes / UNIT_BYTES, self._waits)
+        elif not self._caller.may("admin"):
+            self._budgets.leave_small(token_id)

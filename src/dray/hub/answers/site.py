@@ -39,7 +39,16 @@ from dray.hub.decisions.holdings import (
     whom,
 )
 from dray.hub.decisions.pacing import SubmitPacing
-from dray.hub.decisions.policy import APPLIED, DEFAULT, Change, apply_policy, examine, policy_record
+from dray.hub.decisions.policy import (
+    APPLIED,
+    DEFAULT,
+    Change,
+    apply_policy,
+    check_etag,
+    etag_of,
+    examine,
+    policy_record,
+)
 from dray.hub.documents.queue_rates import QueueStatistics
 from dray.hub.documents.receipts import ReceiptFilter, ReceiptSight, find_document, list_document
 from dray.hub.documents.records import Document, moment
@@ -97,19 +106,25 @@ class SiteAnswers:
     async def policy(self, caller: Caller) -> Document:
         return await self._engine.ask(policy_answer)
 
-    async def apply(self, caller: Caller, raw: Any, dry_run: bool = False, force: bool = False) -> Document:
-        """Replace the policy; with `dry_run` only tell what that would come to."""
+    async def apply(
+        self, caller: Caller, raw: Any, dry_run: bool = False, force: bool = False, etag: str = ""
+    ) -> Document:
+        """Replace the policy, that of `etag` where one is given; with `dry_run` only tell what that would come to."""
         policy = check_policy(raw)
         if dry_run:
-            return await self._engine.read(
-                lambda state: _change_answer(state, examine(state, policy, force), False)
-            )
+
+            def look(state: State) -> Document:
+                check_etag(state.policy, etag)
+                return _change_answer(state, examine(state, policy, force), False)
+
+            return await self._engine.read(look)
         answer: Document = await self._engine.change(
             apply_policy(
                 caller,
                 policy,
                 force,
                 lambda state, change: _change_answer(state, change, bool(change.changes)),
+                etag,
             ),
             who=caller.user,
             body=raw,
@@ -299,6 +314,7 @@ def policy_answer(state: State) -> Document:
         "user": record.user,
         "changed_at": moment(record.at_ms),
         "digest": record.digest,
+        "etag": etag_of(state.policy),
     }
 
 

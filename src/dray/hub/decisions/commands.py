@@ -19,7 +19,7 @@ from dray.core.model.records.records import Job
 from dray.core.model.specs.check import MAX_PROBLEMS, check_spec
 from dray.core.model.specs.dependency import read_need
 from dray.core.model.specs.spec import JobSpec, pack_spec
-from dray.errors import Conflict, Forbidden, InvalidSpec, NotFound, Problem, TooLarge
+from dray.errors import Conflict, Forbidden, InvalidSpec, KeyReused, NotFound, Problem, TooLarge
 from dray.hub.access.caller import Caller
 from dray.hub.calls.reading import CallReader
 from dray.hub.decisions.edits import check_deadlines, check_space
@@ -253,7 +253,7 @@ def _known_by_key(
     if ids is None:
         return None
     if len(ids) != len(specs):
-        raise Conflict(
+        raise KeyReused(
             f"the idempotency key {key!r} was used for {len(ids)} jobs, this request has {len(specs)}"
         )
     for job_id, spec in zip(ids, specs, strict=True):
@@ -262,7 +262,7 @@ def _known_by_key(
             continue
         job = sources.rows.job(job_id)
         if (spec.id and spec.id != job_id) or (job is not None and not is_same(job, spec)):
-            raise Conflict(
+            raise KeyReused(
                 f"the idempotency key {key!r} was used for another spec (job {job_id}): use a new key"
             )
     return ids

@@ -6,6 +6,7 @@ file counts only when its content has changed since it was last read; what was a
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from dray.core.model.policies.spelling import compare_policies
 from dray.core.model.records.ledger import PolicyRecord
 from dray.core.model.specs.resources import WHOLE
 from dray.core.model.specs.values import suggest
-from dray.errors import Conflict, Problem
+from dray.errors import Conflict, Problem, Stale
 from dray.hub.access.caller import Caller
 from dray.hub.decisions.holdings import Holding, find_holdings, quotas_in_force
 from dray.hub.decisions.policy_file import FILE_NAME, PolicyFile
@@ -52,12 +53,24 @@ def examine(state: State, policy: Policy, force: bool = False) -> Change:
     return Change(compare_policies(state.policy, policy), conflicts)
 
 
+def etag_of(policy: Policy) -> str:
+    """What names the content of a policy: another content has another one."""
+    return hashlib.sha256(pack_policy(policy)).hexdigest()[:16]
+
+
+def check_etag(policy: Policy, etag: str) -> None:
+    """Refuse to replace another policy than the one that was looked at."""
+    if etag and etag != etag_of(policy):
+        raise Stale("another policy has come into force meanwhile: look at that, and change it")
+
+
 def apply_policy(
-    caller: Caller, policy: Policy, force: bool, finish: Callable[[State, Change], Any]
+    caller: Caller, policy: Policy, force: bool, finish: Callable[[State, Change], Any], etag: str = ""
 ) -> Callable[[State, Clock], Decision]:
     """Make the decision of replacing the policy; the same one again changes nothing."""
 
     def decide(state: State, clock: Clock) -> Decision:
+        check_etag(state.policy, etag)
         change = examine(state, policy, force)
         _refuse(change.conflicts, "the policy stays as it is")
         if policy == state.policy:

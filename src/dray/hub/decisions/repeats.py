@@ -15,7 +15,7 @@ import msgspec
 
 from dray.core.model.records.records import Job
 from dray.core.model.specs.spec import JobSpec, spec_document, unpack_spec
-from dray.errors import Conflict, Problem
+from dray.errors import KeyReused, Problem
 from dray.hub.access.caller import Caller
 from dray.hub.rows import Rows
 
@@ -37,7 +37,7 @@ class Repeats:
         there = [(spec, job) for spec in specs if spec.id and (job := rows.job(spec.id)) is not None]
         for spec, job in there:
             if not caller.sees(job.user) or (self.mode == "same" and not is_same(job, spec)):
-                raise Conflict(f"there is a job {spec.id!r} already, with another spec: choose another id")
+                raise KeyReused(f"there is a job {spec.id!r} already, with another spec: choose another id")
         if not there:
             return None
         if self.mode == "refuse":
@@ -45,9 +45,9 @@ class Repeats:
                 Problem("id" if len(specs) == 1 else spec.id, f"{spec.id} exists {_tell(job, spec)}")
                 for spec, job in there
             ]
-            raise Conflict(f"nothing was submitted, the id is taken: {told[0].what}", told)
+            raise KeyReused(f"nothing was submitted, the id is taken: {told[0].what}", told)
         if len(there) < len(specs) and self.mode == "same":
-            raise Conflict(
+            raise KeyReused(
                 f"job {there[0][0].id!r} of the batch exists already while others do not: a batch is all or none"
             )
         if self.mode == "keep":

@@ -31,7 +31,7 @@ from dray.hub.access.entrance import (
     read_body,
     read_headers,
 )
-from dray.hub.access.request_budgets import UNIT_BYTES, Budgets
+from dray.hub.access.request_budgets import Budgets, Toll
 from dray.hub.access.tokens import SCOPES
 from dray.hub.answers.refusals import internal_error
 from dray.hub.engine.told_turns import HEADER, SEQ, TurnWords
@@ -205,31 +205,18 @@ class _Exchange:
 
     async def _serve(self, request: Request, route: Route) -> None:
         """Answer a request within its caller's budget; what nobody vouches for is small by nature."""
-        budgets, caller, query = self._api.budgets, request.caller, request.query
-        if caller is None or query.get("wait_s"):
+        caller, query = request.caller, request.query
+        if caller is None:
             await self._work(request, route)
-        elif route.operation.streams:
-            budgets.open_stream(caller.token_id)
-            try:
-                await self._work(request, route)
-            finally:
-                budgets.close_stream(caller.token_id)
-        elif (weight := route.operation.weight) is not None:
-            waits = bool(query.get("eta_s"))
-            await budgets.enter(caller.token_id, waits)
-            try:
-                await self._work(request, route)
-            finally:
-                units = weight and weight + self._sent_bytes / UNIT_BYTES
-                budgets.leave(caller.token_id, units, waits)
-        elif caller.may("admin"):
+            return
+        rests, waits = bool(query.get("wait_s")), bool(query.get("eta_s"))
+        operation = route.operation
+        toll = Toll(self._api.budgets, caller, operation.weight, bool(operation.streams), rests, waits)
+        await toll.enter()
+        try:
             await self._work(request, route)
-        else:
-            await budgets.enter_small(caller.token_id)
-            try:
-                await self._work(request, route)
-            finally:
-                budgets.leave_small(caller.token_id)
+        finally:
+            toll.leave(self._sent_bytes)
 
     async def _work(self, request: Request, route: Route) -> None:
         if route.raw_body:

@@ -172,7 +172,7 @@ def _read_events(request: Request) -> asks.FollowEvents:
 def _read_policy(request: Request) -> asks.ApplyPolicy:
     if request.body is None:
         raise InvalidInput("the body must be the policy, a JSON object: {} stands for all defaults")
-    return asks.ApplyPolicy(request.body, request.query["dry_run"], request.query["force"])
+    return asks.ApplyPolicy(request.body, *(request.query[name] for name in ("dry_run", "force", "etag")))
 
 
 def _read_template(request: Request) -> asks.AddTemplate:
@@ -371,6 +371,9 @@ _TOLD = (
 _LINE = Param("limit", "how many of the line at most", kind="whole", default=20, low=1, high=MAX_LINE)
 _DRY_RUN = Param("dry_run", "only tell what would change", kind="flag", default=False)
 _FORCE = Param("force", "let quotas be below what runs already", kind="flag", default=False)
+_ETAG = Param(
+    "etag", "that of the policy to be replaced, as it was shown: another one meanwhile is refused", default=""
+)
 _BATCH = Annotated[list[JobSpec], msgspec.Meta(min_length=1)]
 _EXISTS = Param(
     "exists",
@@ -441,8 +444,9 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/queues/{name}", "show_queue", params=(_LINE,)),
     _api("GET", "/quotas", "list_quotas"),
     _api("GET", "/paces", "list_paces"),
+    _api("GET", "/limits", "list_limits"),
     _api("GET", "/policy", "show_policy"),
-    _api("PUT", "/policy", "apply_policy", body=Policy, params=(_DRY_RUN, _FORCE), read=_read_policy),
+    _api("PUT", "/policy", "apply_policy", body=Policy, params=(_DRY_RUN, _FORCE, _ETAG), read=_read_policy),
     _api("GET", "/templates", "list_templates"),
     _api("POST", "/templates", "add_template", body=template_shapes.TemplateRequest, read=_read_template),
     _api("GET", "/templates/{name}", "show_template", params=(_VERSION,)),

@@ -139,6 +139,7 @@ class ApplyPolicy(NamedTuple):
     policy: Policy | Any
     dry_run: bool = False
     force: bool = False
+    etag: str = ""
 
 
 class NamedSo(msgspec.Struct):

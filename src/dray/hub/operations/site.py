@@ -43,6 +43,11 @@ async def remove_worker(desk: Desk, caller: Caller, ask: asks.RemoveWorker) -> D
     return {**removed, "token": desk.tokens.made_for(ask.id) or None}
 
 
+async def list_limits(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:
+    site = desk.service.site
+    return {**await site.quotas(caller), **await site.paces(caller)}
+
+
 async def list_hubs(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:
     assert desk.hubs is not None  # as above
     return await desk.hubs.list(caller)
@@ -90,6 +95,8 @@ SITE = (
               lambda desk, caller, ask: desk.service.site.quotas(caller), weight=2),
     Operation("list_paces", "List paces and caps and how they stand", READ, asks.Nothing, site_shapes.PaceList,
               lambda desk, caller, ask: desk.service.site.paces(caller), weight=2),
+    Operation("list_limits", "List quotas, paces and caps, and how they stand", READ, asks.Nothing,
+              site_shapes.LimitList, list_limits, weight=4),
     Operation("show_policy", "Show the policy in force and where each value came from", READ, asks.Nothing,
               site_shapes.PolicyAnswer, lambda desk, caller, ask: desk.service.site.policy(caller)),
     Operation("apply_policy", "Replace the policy, or tell what that would change", ADMIN, asks.ApplyPolicy,

@@ -25,7 +25,9 @@ class Settings(msgspec.Struct):
 
 
 class PolicyAnswer(msgspec.Struct):
-    """The policy in force, whole and value by value. `digest` names the policy file that was last read."""
+    """The policy in force, whole and value by value. `digest` names the policy file that was last read, `etag` the
+    content that is in force.
+    """
 
     policy: dict[str, Any]
     values: list[ValueEntry]
@@ -33,6 +35,7 @@ class PolicyAnswer(msgspec.Struct):
     user: str = ""
     changed_at: Time | None = None
     digest: str = ""
+    etag: str = ""
 
 
 class ValueChange(msgspec.Struct):
@@ -210,6 +213,12 @@ class PaceList(msgspec.Struct):
     submits: list[PaceDocument]
     starts: list[PaceDocument]
     running: list[CapDocument]
+
+
+class LimitList(PaceList):
+    """All that may hold work back beside room: quotas, buckets and caps."""
+
+    quotas: list[QuotaDocument] = []
 
 
 class VictimDocument(msgspec.Struct):
