@@ -52,7 +52,9 @@ preemption:
   kinds: {cpu: none}
 
 providers:
-  cloud: {price_per_hour: 2.5}
+  cloud:
+    price_per_gpu_hour: {A100: 1.8, H100: 3.2}
+    spot: true
 """
 INTRODUCTION = f"""# The policy
 
@@ -238,7 +240,14 @@ SECTIONS = (
         "providers.NAME",
         "Where workers come from: the value of their label `provider`.",
         rules.Provider,
-        {"price_per_hour": "what an hour of a worker costs, for the scorer `cost`"},
+        {
+            "price_per_hour": "what an hour of a whole worker costs; a task pays for its part of the cards, or else of "
+            "the cores",
+            "price_per_gpu_hour": "what an hour of one card costs, by its type; a type that is left out costs as much "
+            "as the dearest that is named",
+            "egress_per_gb": "what a GB costs that leaves it, for jobs that say how much they send out",
+            "spot": "its machines may be taken away at any time",
+        },
     ),
     Section(
         "templates.NAME",

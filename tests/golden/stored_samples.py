@@ -51,6 +51,7 @@ from dray.core.lifecycle.state.events import (
 )
 from dray.core.lifecycle.state.service_events import (
     HealthChanged,
+    ProviderJudged,
     ReplicaRested,
     RolloutStepped,
     ServiceScaled,
@@ -64,6 +65,7 @@ from dray.core.model.records.ledger import (
     Lesson,
     Meter,
     PolicyRecord,
+    ProviderRecord,
     Receipt,
     Revision,
     RevisionsRecord,
@@ -141,6 +143,7 @@ FACTS: list[Fact] = [
     ServiceUpdated("job", b"\x80", "ann", "rollback", 2, 3),
     UpdateAbandoned("job", "replica 3 keeps ending", "ann"),
     RolloutStepped("job"),
+    ProviderJudged("cloud", "bad", "5 of 7 attempts that ended there lately failed by its fault"),
     WorkerSilent("worker-1"),
     WorkerReturned("worker-1"),
     AttemptsLost("worker-1", ("2-5", "2-6"), "silent for 120 s"),
@@ -317,6 +320,8 @@ JOB = Job(
     aim=5,
     stepped_ms=6,
     nodes=2,
+    money=1_250_000,
+    objective="cost=2",
 )
 TASK = Task(
     job_id="job",
@@ -400,6 +405,7 @@ ATTEMPT = Attempt(
     health_note="no answer",
     ills=1,
     revision=2,
+    rate=1_800_000,
 )
 WORKER = Worker(
     id="worker-1",
@@ -457,6 +463,9 @@ RECORDS: dict[str, Any] = {
     "worker": WORKER,
     "counters": Counters(7, 13, 6, 2),
     "alarm": AlarmRecord("crash_loop", "abc", "a task of job abc has failed 6 times", 1, "abc"),
+    "provider": ProviderRecord(
+        7, 1.5, 2.5, 3.5, 4.5, 5.5, (0.5, 1.0), 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, "bad", "why", 9, "6 w1"
+    ),
     "lesson": Lesson(16_000_000_000, "job", 1),
     "policy": PolicyRecord(b"\x80", "policy.yaml", "ann", "sha256:00", 1),
     "template": TemplateRecord((TemplateVersion(2, "sha256:00", b"\x80", "ann", 1),), 3, "ben"),

@@ -91,9 +91,24 @@ SPECS: tuple[dict[str, Any], ...] = (
 )
 OFFERS: tuple[dict[str, Any], ...] = (
     {"cpus": 4, "memory_gb": 8, "batch": 3},
-    {"cpus": 8, "memory_gb": 16, "batch": 4, "service": 1, "gpus": 2, "vram_gb": 80, "labels": {"zone": "a"}},
+    {
+        "cpus": 8,
+        "memory_gb": 16,
+        "batch": 4,
+        "service": 1,
+        "gpus": 2,
+        "vram_gb": 80,
+        "labels": {"zone": "a", "provider": "x"},
+    },
     {"cpus": 2, "memory_gb": 4, "batch": 2, "gpus": 3, "vram_gb": 60, "base": True},
-    {"cpus": 0, "memory_gb": 0, "batch": 2, "service": 2, "base": True, "labels": {"zone": "a"}},
+    {
+        "cpus": 0,
+        "memory_gb": 0,
+        "batch": 2,
+        "service": 2,
+        "base": True,
+        "labels": {"zone": "a", "provider": "x"},
+    },
 )
 POLICIES = (
     Policy(),

@@ -68,6 +68,10 @@ COMMANDS = {
         "dray.cli.jobs.preemptions:preemptions",
         "List who was stopped for whom, or show the receipt.",
     ),
+    "provider": (
+        "dray.cli.site.providers:provider",
+        "List and show providers: what they cost and how it goes there.",
+    ),
     "usage": ("dray.cli.site.usage:usage", "Show GPU-hours asked for, held and used, and idle GPUs."),
     "alarms": ("dray.cli.site.notifications:alarms", "List what is wrong now."),
     "notifications": (

@@ -32,6 +32,7 @@ from dray.hub.store.memory import MemoryStore
 from dray.hub.workers.owners import Owners
 from dray.wire.messages.client import Usage as ShowUsage
 from dray.wire.schemas import jobs as schemas
+from dray.wire.schemas import providers as provider_schemas
 from dray.wire.schemas import reasons as reason_schemas
 from dray.wire.schemas import services as service_schemas
 from dray.wire.schemas import site as site_schemas
@@ -290,6 +291,28 @@ class FakeHub:
     async def alarms(self, caller: Caller) -> dict[str, Any]:
         self.note("alarms", caller)
         return {"alarms": []}
+
+    async def providers(self, caller: Caller) -> dict[str, Any]:
+        self.note("providers", caller)
+        return {"providers": []}
+
+    async def provider(self, caller: Caller, name: str) -> dict[str, Any]:
+        self.note("provider", caller, name)
+        told = {
+            "name": name,
+            "listed": True,
+            "health": "ok",
+            "why": "",
+            "since": None,
+            "spot": False,
+            "speeds": [],
+        }
+        told |= dict.fromkeys(
+            ("workers", "workers_here", "price_per_hour", "egress_per_gb", "worker_days"), 0
+        )
+        told |= {"price_per_gpu_hour": {}, "gpu_types": {}, "start_p50_s": None, "start_p90_s": None}
+        told |= dict.fromkeys(("losses_per_day", "success", "succeeded", "money"), 0)
+        return dict(whole(provider_schemas.ProviderDetail, told | {"money_per_success": None}))
 
     async def usage(self, caller: Caller, ask: ShowUsage) -> dict[str, Any]:
         self.note("usage", caller, ask.by, ask.window_s, ask.limit)

@@ -137,6 +137,7 @@ def test_the_calls_of_the_cluster(site):
         ("GET", "/queues/q?limit=3"): ("queue", ("q", 3)),
         ("GET", "/quotas"): ("quotas", ()),
         ("GET", "/paces"): ("paces", ()),
+        ("GET", "/providers"): ("providers", ()),
         ("GET", "/preemptions"): ("preemptions", ("", "", 50, 0, 86400)),
         ("GET", "/preemptions?job=j&user=u&limit=2&cursor=7&window_s=60"): (
             "preemptions",

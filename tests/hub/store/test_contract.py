@@ -263,7 +263,7 @@ def test_usage_is_summed_up_by_whose_it_was_within_a_window(store: Store, make: 
 
     used: dict[str, Any] = {"cpu_s": 4.0, "gpu_s": 1.0, "gpu_seen_s": 2.0}
     rows = [
-        ran(1, 1_000, 3_000, **used),  # half of it before the window
+        ran(1, 1_000, 3_000, rate=7_200_000, **used),  # half of it before the window
         ran(2, 3_000, 9_000, wall_s=2.0, **used),  # heard of late: it ran for two seconds
         ran(3, 500, 1_500, **used),  # over before it
         ran(4, 5_000, 0, user="bob"),  # still runs
@@ -274,7 +274,9 @@ def test_usage_is_summed_up_by_whose_it_was_within_a_window(store: Store, make: 
     shape = "cpu_milli=2000 gpus=1"
     found = {(row.key, row.number): row for row in store.sum_uses(UseQuery("user", "", 2_000, 8_000))}
     assert found.keys() == {("ana", 0), ("bob", 0), ("bob", attempt_number("1-4"))}
-    assert found["ana", 0] == UseRow("ana", shape, 2, 9_000 + 10_000, 1_000 + 2_000, 6.0, 1.5, 3.0, 0, 1)
+    assert found["ana", 0] == UseRow(
+        "ana", shape, 2, 9_000 + 10_000, 1_000 + 2_000, 6.0, 1.5, 3.0, 0, 1, 2_000
+    )
     running = found["bob", attempt_number("1-4")]
     assert (running.asked_ms, running.held_ms, running.part) == (10_000, 3_000, 1)
     # A lane is asked for no longer than it is held.

@@ -211,3 +211,14 @@ def local_time(text: str | None) -> str:
     """A time of the API in the reader's own zone."""
     when = read_time(text)
     return when.astimezone().strftime("%Y-%m-%d %H:%M:%S") if when else ""
+
+
+def tell_money(money: float) -> str:
+    """A sum, in no currency: the price list says which."""
+    return (
+        f"{money:,.0f}"
+        if money >= 1000
+        else f"{money:.2f}"
+        if money >= 0.995 or not money
+        else f"{money:.3g}"
+    )

@@ -19,6 +19,7 @@ from dray.cli.base.render import (
     seconds_between,
     short_span,
     span_between,
+    tell_money,
     terminal_width,
 )
 from dray.cli.jobs.preemption_views import tell_note
@@ -221,6 +222,7 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("ports", _tell_ports(job)),
         ("tried again", _tell_retries(job)),
         ("learned", clean(str(job.get("learned") or ""))),
+        ("money", tell_money(job["money"]) if job.get("money") else ""),
         ("asks for", ", ".join(filter(None, (_tell_ask(spec), _tell_limit(spec))))),
         ("used", _tell_peaks(job, spec)),
         ("either", _tell_variants(spec)),

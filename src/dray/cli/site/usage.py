@@ -15,6 +15,7 @@ from dray.cli.base.render import (
     draw_table,
     has_colour,
     short_span,
+    tell_money,
     terminal_width,
 )
 from dray.core.model.units import format_vram, parse_seconds
@@ -62,7 +63,7 @@ def usage(session: Session, by: str, since: str, idle: bool, limit: int) -> None
 
 def draw_usage(answer: Mapping[str, Any]) -> str:
     """The table, all together last."""
-    columns = (
+    columns: tuple[Column, ...] = (
         Column(str(answer["by"]).upper(), least=6, cosy=16),
         Column("GPUH ASKED", drop=3, right=True),
         Column("HELD", right=True),
@@ -76,6 +77,11 @@ def draw_usage(answer: Mapping[str, Any]) -> str:
     )
     rows = [_draw_row(clean(one["name"]) or "-", one) for one in answer["usage"]]
     rows.append(_draw_row("all", answer["total"]))
+    if answer["total"].get("money"):
+        # Where nothing has a price nobody is told of any.
+        columns = (*columns[:1], Column("MONEY", right=True), *columns[1:])
+        money = [tell_money(one.get("money", 0)) for one in (*answer["usage"], answer["total"])]
+        rows = [[row[0], spent, *row[1:]] for row, spent in zip(rows, money, strict=True)]
     return draw_table(columns, rows, terminal_width(), has_colour())
 
 

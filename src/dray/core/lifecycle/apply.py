@@ -22,6 +22,7 @@ from dray.core.lifecycle.happenings import (
     yields,
 )
 from dray.core.lifecycle.holding import refusals
+from dray.core.lifecycle.providers import health as provider_health
 from dray.core.lifecycle.services import updates
 from dray.core.lifecycle.state import events, pass_events, service_events
 from dray.core.lifecycle.state.effects import Effect, Note
@@ -41,6 +42,7 @@ def _epoch_started(state: State, event: EpochStarted, clock: Clock) -> list[Effe
 
 RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.JobsSubmitted: jobs.submitted,
+    service_events.ProviderJudged: provider_health.judged,
     events.AlarmChanged: alarms.alarm_changed,
     events.IdleReached: idling.idle_reached,
     events.ArrayExtended: jobs.extended,
@@ -116,5 +118,5 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
 
 def apply(state: State, event: Event, clock: Clock) -> list[Effect]:
     """Fold one event in and say what must be done about it once it is committed."""
-    state.now_ms = clock.now_ms
+    state.now_ms, state.at_ms = clock
     return RULES[type(event)](state, event, clock)

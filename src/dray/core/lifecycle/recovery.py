@@ -10,6 +10,8 @@ from collections.abc import Iterable
 
 from dray.core.lifecycle.happenings.workers import watch_drain
 from dray.core.lifecycle.holding import attempts, dependencies, groups, moves, receipts, rollouts, using
+from dray.core.lifecycle.providers import health as provider_health
+from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import Counters, State, Touched
 from dray.core.lifecycle.tasks import calls, gangs, jobs, replicas
@@ -82,6 +84,7 @@ def load(
         if job.untouched:
             state.queue_up(job)
         state.backlog.count(job.queue, job.waiting)
+    providers.recall(state)
     rollouts.recall(state)
     live = [attempt for attempt in attempt_rows if attempt.job_id in state.jobs]
     wanted = {(attempt.job_id, attempt.index) for attempt in live}
@@ -147,6 +150,7 @@ def wake_up(
         watch_drain(state, state.workers[worker_id], clock)
         if state.workers[worker_id].trial:
             state.set_timer(clock.now_ms, "trial", worker_id)
+    provider_health.recall(state)
     for job in state.jobs.values():
         jobs.arm_wait(state, job)
         jobs.arm_idle(state, job)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from dray.core.lifecycle.happenings.workers import watch_drain
 from dray.core.lifecycle.holding import attempts, quarantines, rollouts
+from dray.core.lifecycle.providers import health
 from dray.core.lifecycle.services import steps
 from dray.core.lifecycle.state.events import (
     ArrayExtended,
@@ -351,6 +352,10 @@ def _rollout(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[
     return []
 
 
+def _provider(state: State, name: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    return list(health.look(state, name, clock.now_ms))
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -371,4 +376,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "trial": _trial,
     "replica": _replica,
     "rollout": _rollout,
+    "provider": _provider,
 }

@@ -49,6 +49,7 @@ from dray.hub.decisions.policy import (
     examine,
     policy_record,
 )
+from dray.hub.documents.providers import provider_detail, provider_document, provider_names
 from dray.hub.documents.queue_rates import QueueStatistics
 from dray.hub.documents.receipts import ReceiptFilter, ReceiptSight, find_document, list_document
 from dray.hub.documents.records import Document, moment
@@ -273,6 +274,28 @@ class SiteAnswers:
             if len(shown) >= limit:
                 break
         return {"idle": shown[:limit]}
+
+    # --- providers ----------------------------------------------------------------------------------------------------
+
+    async def providers(self, caller: Caller) -> Document:
+        """All providers."""
+
+        def look(state: State) -> Document:
+            return {"providers": [provider_document(state, name) for name in provider_names(state)]}
+
+        return await self._engine.ask(look)
+
+    async def provider(self, caller: Caller, name: str) -> Document:
+        """One of them; of which jobs run how fast there only admins are told."""
+
+        def look(state: State) -> Document:
+            names = provider_names(state)
+            if name not in names:
+                known = ", ".join(map(repr, names[:20])) or "none"
+                raise NotFound(f"there is no provider {name[:128]!r}: there is {known}")
+            return provider_detail(state, name, caller.may("admin"))
+
+        return await self._engine.ask(look)
 
     # --- preemptions --------------------------------------------------------------------------------------------------
 

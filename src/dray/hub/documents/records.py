@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dray.core.lifecycle.holding.rollouts import is_moving
+from dray.core.lifecycle.providers.prices import spell_money, spent_by
 from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import is_fake, task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Task
@@ -72,6 +73,8 @@ def attempt_document(attempt: Attempt, job: Job, use: Use | None = None) -> Docu
         "error": attempt.error,
         "verdict": verdict_document(judge_attempt(attempt), job, attempt),
         "usage": usage_document(attempt, use),
+        "price_per_hour": spell_money(attempt.rate),
+        "money": spell_money(spent_by(attempt)) if attempt.ended_at_ms else None,
         "cancel_reason": attempt.cancel,
         "idling": attempt.idling,
         "saved_step": attempt.saved_step if attempt.saved_ms else None,
@@ -184,6 +187,7 @@ def job_document(
         "edited": _was_edited(job),
         "learned": tell_outgrown(job.outgrown_bytes, job.outgrown_by, job.id),
         "calls": job.calls,
+        "money": spell_money(job.money),
         "spec": shown,
     }
     end = _ending(job, task)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from dray.core.lifecycle.providers.prices import spell_money
 from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import attempt_number
 from dray.core.model.records.worker import Use
@@ -42,6 +43,7 @@ def read_shape(shape: str) -> Amounts:
 class _Sum:
     def __init__(self) -> None:
         self.attempts = 0
+        self.money = 0.0
         self.gpus, self.cores = [0.0] * 4, [0.0] * 3
 
     def add(self, row: UseRow, uses: Mapping[int, Use]) -> None:
@@ -54,6 +56,7 @@ class _Sum:
         cards = (*(held.gpus * span for span in spans), used[2] / HOUR_S, used[1] / HOUR_S)
         cores = (*(held.cores * span for span in spans), used[0] / HOUR_S)
         self.attempts += row.attempts
+        self.money += row.money
         self.gpus = [mine + more for mine, more in zip(self.gpus, cards, strict=True)]
         self.cores = [mine + more for mine, more in zip(self.cores, cores, strict=True)]
 
@@ -62,7 +65,8 @@ class _Sum:
         known = self.gpus[2] > 0 or not self.gpus[1]
         gpus = {"asked": asked, "held": held, "measured": seen, "used": used if known else None}
         cores = dict(zip(("asked", "held", "used"), (round(hours, 4) for hours in self.cores), strict=True))
-        return {"attempts": self.attempts, "gpu_hours": gpus, "core_hours": cores}
+        document = {"attempts": self.attempts, "gpu_hours": gpus, "core_hours": cores}
+        return document | {"money": spell_money(self.money)}
 
 
 def usage_document(asked: UseQuery, rows: Iterable[UseRow], uses: Mapping[str, Use], limit: int) -> Document:

@@ -382,6 +382,8 @@ _EXISTS = Param(
     choices=MODES,
 )
 _VERSION = Param("version", "which one; the newest by default", kind="whole", default=None, low=0, high=10**9)
+# Not in the path: it is what workers say of themselves, with any sign in it.
+_PROVIDER = Param("name", "the value of the label `provider`", default="")
 _ONCE = ("Idempotency-Key",)
 
 
@@ -447,6 +449,8 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/limits", "list_limits"),
     _api("GET", "/policy", "show_policy"),
     _api("PUT", "/policy", "apply_policy", body=Policy, params=(_DRY_RUN, _FORCE, _ETAG), read=_read_policy),
+    _api("GET", "/providers", "list_providers"),
+    _api("GET", "/provider", "show_provider", params=(_PROVIDER,)),
     _api("GET", "/templates", "list_templates"),
     _api("POST", "/templates", "add_template", body=template_shapes.TemplateRequest, read=_read_template),
     _api("GET", "/templates/{name}", "show_template", params=(_VERSION,)),

@@ -18,6 +18,7 @@ from dray.hub.operations import asks
 from dray.hub.operations.operation import ADMIN, READ, Desk, Operation
 from dray.wire.messages.client import IdleGpus, Usage
 from dray.wire.schemas import jobs as shapes
+from dray.wire.schemas import providers as provider_shapes
 from dray.wire.schemas import site as site_shapes
 from dray.wire.schemas import templates as template_shapes
 
@@ -104,6 +105,11 @@ SITE = (
               weight=20, repeat="same", errors=(Conflict,)),
     Operation("show_settings", "Show the hub's settings and where each came from", ADMIN, asks.Nothing,
               site_shapes.Settings, lambda desk, caller, ask: desk.service.site.settings(caller)),
+    Operation("list_providers", "List providers: prices, health and what was measured", READ, asks.Nothing,
+              provider_shapes.ProviderList, lambda desk, caller, ask: desk.service.site.providers(caller), weight=2),
+    Operation("show_provider", "Show a provider, its kinds of cards and how fast work runs there", READ,
+              asks.NamedSo, provider_shapes.ProviderDetail,
+              lambda desk, caller, ask: desk.service.site.provider(caller, ask.name), weight=2),
     Operation("list_preemptions", "List receipts of preemptions, newest first, with statistics", READ, ReceiptFilter,
               site_shapes.PreemptionList, lambda desk, caller, ask: desk.service.site.preemptions(caller, ask),
               weight=2, paged=True),

@@ -131,7 +131,7 @@ class UseQuery(NamedTuple):
 
 class UseRow(NamedTuple):
     """One sum; `number` names the attempt where it is that of one that still runs, and `part` how much of its run time
-    lies in the window.
+    lies in the window. `money`: what it has cost there, in millionths.
     """
 
     key: str
@@ -144,6 +144,7 @@ class UseRow(NamedTuple):
     gpu_seen_s: float = 0
     number: int = 0
     part: float = 1
+    money: float = 0
 
 
 class LedgerRow(NamedTuple):

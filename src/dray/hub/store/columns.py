@@ -58,6 +58,7 @@ ATTEMPTS = Table(
             "record",
         ),
         *("queue", "plugin", "template", "limit_ms", "cpu_s", "gpu_s", "gpu_seen_s"),
+        "rate",
     ),
     (
         *("phase", "exit_class", "exit_code", "started_at_ms", "ended_at_ms", "wall_s", "record"),
@@ -111,6 +112,7 @@ def attempt_values(row: AttemptRow) -> tuple[Any, ...]:
             attempt.gpu_s,
             attempt.gpu_seen_s,
         ),
+        attempt.rate,
     )
 
 

@@ -26,7 +26,7 @@ BY = {
 MOST_ROWS = 5_000
 
 
-_SPANS = """SELECT number, {key} AS key, user, shape, phase, cpu_s, gpu_s, gpu_seen_s, started_at_ms AS began,
+_SPANS = """SELECT number, {key} AS key, user, shape, phase, cpu_s, gpu_s, gpu_seen_s, rate, started_at_ms AS began,
     CASE WHEN ended_at_ms = 0 THEN max(0, :until - started_at_ms)
          WHEN wall_s > 0 AND wall_s < :longest THEN CAST(wall_s * 1000 AS INTEGER)
          ELSE max(0, ended_at_ms - started_at_ms) END AS span,
@@ -37,13 +37,13 @@ _CLIPPED = """SELECT *, max(0, began + span - max(began, :since)) AS held,
     max(0, began + max(span, allowed) - max(began, :since)) AS asked FROM (SPANS)"""
 _SUMS = """SELECT key, shape, count(*), sum(asked), sum(held), sum(cpu_s * held / max(span, 1)),
     sum(gpu_s * held / max(span, 1)), sum(gpu_seen_s * held / max(span, 1)), CASE WHEN ended = 0 THEN number ELSE 0 END,
-    max(held * 1.0 / max(span, 1))
+    max(held * 1.0 / max(span, 1)), sum(rate * 1.0 * held) / 3600000
     FROM (CLIPPED) WHERE held > 0 OR asked > 0 GROUP BY key, shape, CASE WHEN ended = 0 THEN number ELSE 0 END
     ORDER BY instr(' ' || shape, ' gpus=') > 0 DESC, sum(held) DESC LIMIT :most"""
 
 
 # $1 user, $2 since, $3 until, $4 the longest wall time that is believed, $5 most rows.
-_PG_SPANS = """SELECT number, {key} AS key, shape, cpu_s, gpu_s, gpu_seen_s, started_at_ms AS began,
+_PG_SPANS = """SELECT number, {key} AS key, shape, cpu_s, gpu_s, gpu_seen_s, rate, started_at_ms AS began,
     CASE WHEN ended_at_ms = 0 THEN greatest(0, $3::bigint - started_at_ms)
          WHEN wall_s > 0 AND wall_s < $4::double precision THEN trunc(wall_s * 1000)::bigint
          ELSE greatest(0, ended_at_ms - started_at_ms) END AS span,
@@ -54,7 +54,8 @@ _PG_CLIPPED = """SELECT *, greatest(0, began + span - greatest(began, $2::bigint
     greatest(0, began + greatest(span, allowed) - greatest(began, $2::bigint)) AS asked FROM (SPANS) AS spans"""
 _PG_SUMS = """SELECT key, shape, count(*), sum(asked)::double precision, sum(held)::double precision,
     sum(cpu_s * held / greatest(span, 1)), sum(gpu_s * held / greatest(span, 1)),
-    sum(gpu_seen_s * held / greatest(span, 1)), live, max(held::double precision / greatest(span, 1))
+    sum(gpu_seen_s * held / greatest(span, 1)), live, max(held::double precision / greatest(span, 1)),
+    sum(rate::double precision * held) / 3600000
     FROM (SELECT *, CASE WHEN ended = 0 THEN number ELSE 0 END AS live FROM (CLIPPED) AS clipped) AS told
     WHERE held > 0 OR asked > 0 GROUP BY key, shape, live
     ORDER BY position(' gpus=' IN ' ' || shape) > 0 DESC, sum(held) DESC LIMIT $5"""
@@ -98,6 +99,7 @@ def sum_up(rows: Iterable[AttemptRow], asked: UseQuery) -> list[UseRow]:
                 before.cpu_s + one.cpu_s,
                 before.gpu_s + one.gpu_s,
                 before.gpu_seen_s + one.gpu_seen_s,
+                money=before.money + one.money,
             )
         sums[place] = one
     ranked = sorted(sums.values(), key=lambda one: (" gpus=" not in " " + one.shape, -one.held_ms))
@@ -119,4 +121,5 @@ def _measure(row: AttemptRow, asked: UseQuery) -> UseRow | None:
     part = held_ms / max(span_ms, 1)
     used = (attempt.cpu_s * part, attempt.gpu_s * part, attempt.gpu_seen_s * part)
     number = 0 if ended_ms else attempt_number(attempt.uid)
-    return UseRow(key, row.shape, 1, asked_ms, held_ms, *used, number, part)
+    money = attempt.rate * held_ms / 3_600_000
+    return UseRow(key, row.shape, 1, asked_ms, held_ms, *used, number, part, money)

@@ -90,6 +90,8 @@ class AttemptDocument(msgspec.Struct):
     error: str = ""
     verdict: VerdictDocument | None = None
     usage: Usage | None = None
+    price_per_hour: Annotated[float, Meta(description="by the price list when it was given out")] = 0
+    money: Annotated[float | None, Meta(description="what it has cost; null while it runs")] = None
     cancel_reason: str = ""
     idling: Annotated[
         str, Meta(description="what the policy did because it leaves its cards idle: warn, demote or stop")
@@ -181,6 +183,7 @@ class JobDocument(msgspec.Struct):
     edited: Annotated[bool, Meta(description="whether somebody changed `spec` since the submit")] = False
     learned: Annotated[str, Meta(description="why it asks for larger cards than its submit did")] = ""
     calls: Annotated[bool, Meta(description="whether its tasks are calls of a function")] = False
+    money: Annotated[float, Meta(description="what its attempts that have ended have cost")] = 0
     spec: Annotated[dict[str, Any], Meta(description="as submitted, after defaults")] = {}
     note: Annotated[str, Meta(description="what a change did not do, and why")] = ""
     service: Annotated[ServiceStanding | None, Meta(description="of a service until it is stopped")] = None

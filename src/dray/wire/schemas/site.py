@@ -390,6 +390,7 @@ class UsageSum(msgspec.Struct):
     attempts: int
     gpu_hours: GpuHours
     core_hours: CoreHours
+    money: Annotated[float, Meta(description="by the prices of providers when it was given out")] = 0
 
 
 class UsageEntry(UsageSum, kw_only=True):

@@ -31,6 +31,8 @@ def progressed(state: State, event: Progressed, clock: Clock) -> list[Effect]:
         note=before.note if event.note is None else event.note,
         at_ms=clock.at_ms,
     )
+    if event.step is not None:
+        state.experience.speeds.began(attempt.uid, event.step, clock.at_ms)
     return []
 
 

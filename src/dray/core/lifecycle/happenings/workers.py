@@ -21,6 +21,7 @@ from dray.core.lifecycle.happenings.reconcile import (
 )
 from dray.core.lifecycle.holding import attempts, lanes, refusals, rollouts
 from dray.core.lifecycle.holding.attempts import ACCEPT, RETURN, SILENCE, adoptable
+from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.state.effects import (
     Ack,
     Alarm,
@@ -106,6 +107,7 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
     _hear(presence, clock)
     watch_silence(state, event.worker, clock)
     state.touched.workers[event.worker] = None
+    providers.follow(state, event.worker)
     state.touch_worker(event.worker)
     note = Note("worker_registered", worker=event.worker, data={"backend": event.capability.gpu_backend})
     return [note, *_reconcile(state, event, worker, same_journal, clock)]
@@ -462,6 +464,7 @@ def silent(state: State, event: WorkerSilent, clock: Clock) -> list[Effect]:
     for uid in list(attempts.with_followers(state, state.held.get(event.worker, ()))):
         attempts.move(state, state.attempts[uid], SILENCE)
     rollouts.watch_worker(state, event.worker)
+    providers.follow(state, event.worker)
     state.touch_worker(event.worker)
     return [Note("worker_silent", worker=event.worker)]
 
@@ -474,6 +477,7 @@ def returned(state: State, event: WorkerReturned, clock: Clock) -> list[Effect]:
     for uid in list(attempts.with_followers(state, state.held.get(event.worker, ()))):
         attempts.move(state, state.attempts[uid], RETURN)
     rollouts.watch_worker(state, event.worker)
+    providers.follow(state, event.worker)
     state.touch_worker(event.worker)
     lanes.wake_worker(state, event.worker)
     return [Note("worker_returned", worker=event.worker)]
@@ -494,6 +498,7 @@ def drained(state: State, event: WorkerDrained, clock: Clock) -> list[Effect]:
     rollouts.watch_worker(state, event.worker)
     data = {"user": event.user} | ({"reason": event.reason} if event.reason else {})
     if event.on and event.faults:
+        providers.spoilt(state, event.worker, started=False)
         text = f"worker {event.worker} is in quarantine: {event.reason}"
         alarm = {
             "key": f"quarantine/{event.worker}",
@@ -516,6 +521,7 @@ def watch_drain(state: State, worker: Worker, clock: Clock) -> None:
 def labelled(state: State, event: WorkerLabelled, clock: Clock) -> list[Effect]:
     """People call a worker something; whoever asks for that may go there from now on."""
     state.workers[event.worker].given = event.given
+    providers.follow(state, event.worker)
     state.touched.workers[event.worker] = None
     state.touch_worker(event.worker)
     return [Note("worker_labelled", worker=event.worker, data={"user": event.user})]
@@ -527,6 +533,7 @@ def left(state: State, event: WorkerLeft, clock: Clock) -> list[Effect]:
     if worker is None:
         return []
     worker.left = True
+    providers.follow(state, event.worker)
     worker.gone_at_ms = worker.gone_at_ms or clock.at_ms
     state.touched.workers[event.worker] = None
     effects: list[Effect] = [Note("worker_left", worker=event.worker)]
@@ -540,6 +547,7 @@ def forgotten(state: State, event: WorkerForgotten, clock: Clock) -> list[Effect
     """Drop a worker that left long ago and holds nothing."""
     if event.worker in state.workers and not state.held.get(event.worker):
         state.disown(state.workers.pop(event.worker))
+        providers.follow(state, event.worker)
         state.presence.pop(event.worker, None)
         state.held.pop(event.worker, None)
         state.columns.forget(event.worker)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dray.core.lifecycle.holding import rollouts
-from dray.core.lifecycle.state.columns import kind_of
+from dray.core.lifecycle.providers import records as providers
+from dray.core.lifecycle.providers.prices import MOST_MONEY, rate_of, spent_by
+from dray.core.lifecycle.state.columns import Offer, kind_of
 from dray.core.lifecycle.state.parties import Party, QuotaGate, cost_of, decayed
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.ledger import Meter
@@ -147,6 +149,8 @@ def may_return(state: State, attempt: Attempt) -> bool:
 
 def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None:
     """Book or give back what an attempt holds on its worker, if anything. `start`: it was placed just now."""
+    if start and state.policy.providers:
+        _price(state, attempt)
     _list(state, attempt, sign)
     if not attempt.behind:
         _book(state, attempt, sign, start)
@@ -168,7 +172,9 @@ def _list(state: State, attempt: Attempt, sign: int) -> None:
     else:
         live = state.live_of[job_id]
         del live[uid]
-        state.progress.pop(uid, None)
+        if (said := state.progress.pop(uid, None)) is not None:
+            speeds, kind = state.experience.speeds, kind_of(_offer_of(state, attempt.worker))
+            speeds.ended(uid, state.jobs[job_id].name, kind, said.step, said.at_ms)
         state.uses.pop(uid, None)
         if not live:
             del state.live_of[job_id]
@@ -239,11 +245,21 @@ def give_credit_back(state: State, lane: Attempt) -> None:
         state.columns.set_presence(state.columns.row_of[worker_id], state.workers[worker_id], presence)
 
 
+def _offer_of(state: State, worker_id: str) -> Offer:
+    columns = state.columns
+    return columns.offers[columns.get("offer", columns.row_of[worker_id])]
+
+
 def learn_end(state: State, attempt: Attempt) -> None:
     """Let later placements know how it went here."""
-    columns = state.columns
-    offer = columns.offers[columns.get("offer", columns.row_of[attempt.worker])]
-    state.experience.learn_end(state.jobs[attempt.job_id], attempt, kind_of(offer))
+    kind = kind_of(_offer_of(state, attempt.worker))
+    state.experience.learn_end(state.jobs[attempt.job_id], attempt, kind)
+    if attempt.rate:
+        _charge(state, attempt, spent_by(attempt))
+    if state.provider_of:
+        providers.ended(state, attempt)
+        if attempt.phase is Phase.LOST:
+            providers.spoilt(state, attempt.worker, attempt.started, spent_by(attempt))
 
 
 def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start: bool) -> None:
@@ -266,6 +282,26 @@ def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start
 
 def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> None:
     party.count(sign, cost_of(state.policy, ask), attempt.assigned_ms - party.entry_charge_ms)
+
+
+def _charge(state: State, attempt: Attempt, money: int) -> None:
+    job = state.jobs[attempt.job_id]
+    job.money = max(0, min(MOST_MONEY, job.money + money))
+    state.touched.jobs[job.id] = None
+
+
+def refund(state: State, attempt: Attempt) -> None:
+    """A lost attempt goes on: what it costs is counted when it ends, from its beginning."""
+    if attempt.rate:
+        _charge(state, attempt, -spent_by(attempt))
+
+
+def _price(state: State, attempt: Attempt) -> None:
+    """Settle what an hour of an attempt costs: whatever becomes of the price list, it is charged at this."""
+    columns, offer = state.columns, _offer_of(state, attempt.worker)
+    row, ask = columns.row_of[attempt.worker], state.ask(attempt)
+    gpus, cores = columns.get("total_gpu", row), columns.get("total_cpu", row)
+    attempt.rate = rate_of(state.policy, offer, ask, gpus, cores)
 
 
 def count_anew(state: State, attempt: Attempt) -> None:

@@ -11,15 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.state.pass_events import PassSignal
-from dray.core.lifecycle.state.service_events import (
-    HealthChanged,
-    ReplicaRested,
-    RolloutStepped,
-    ServiceScaled,
-    ServiceUpdated,
-    UpdateAbandoned,
-    UseChanged,
-)
+from dray.core.lifecycle.state.service_events import ServiceFact
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.records.worker import ResumedSession, Use
 
@@ -418,13 +410,7 @@ Fact = (
     | AttemptResumed
     | AlarmChanged
     | IdleReached
-    | ServiceScaled
-    | ReplicaRested
-    | HealthChanged
-    | UseChanged
-    | ServiceUpdated
-    | UpdateAbandoned
-    | RolloutStepped
+    | ServiceFact
 )
 
 

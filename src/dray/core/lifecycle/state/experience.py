@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from functools import lru_cache
 
-from dray.core.lifecycle.state.run_times import Spans
+from dray.core.lifecycle.state.run_times import Spans, StepRates
 from dray.core.model.records.records import LONGEST_S, Attempt, Job, Phase
 from dray.core.model.specs.resources import Asks
 from dray.core.model.specs.spec import unpack_spec
@@ -37,6 +37,7 @@ class Experience:
         self._tokens_of: dict[str, dict[str, None]] = {}
         self.runtimes: dict[tuple[str, str], tuple[float, int]] = {}
         self.spans = Spans()
+        self.speeds = StepRates()
         self.calls: dict[str, float] = {}
         self.tasks: dict[str, float] = {}
         self.shapes: dict[Asks, int] = {}

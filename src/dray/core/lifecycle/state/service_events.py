@@ -1,4 +1,4 @@
-"""What can happen to services and their replicas: facts, stored by the rules of those in `events`."""
+"""What can happen to services and their replicas, and to providers: facts, stored by the rules of those in `events`."""
 
 from __future__ import annotations
 
@@ -68,3 +68,23 @@ class RolloutStepped(msgspec.Struct, frozen=True, array_like=True, tag=45):
     """Replicas of a service are to be replaced, and the next step can be taken: which one, its records say."""
 
     job_id: str
+
+
+class ProviderJudged(msgspec.Struct, frozen=True, array_like=True, tag=50):
+    """It goes better or worse on the workers of a provider: `ok`, `degraded` or `bad`."""
+
+    name: str
+    health: str
+    why: str = ""
+
+
+ServiceFact = (
+    ServiceScaled
+    | ReplicaRested
+    | HealthChanged
+    | UseChanged
+    | ServiceUpdated
+    | UpdateAbandoned
+    | RolloutStepped
+    | ProviderJudged
+)

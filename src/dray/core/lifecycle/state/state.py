@@ -8,7 +8,8 @@ which replicas are replaced, held, live_of, requeued_of, dependents, task_waiter
 first_missing: up to which task a group is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
 than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened;
 followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a place goes
-from one attempt to the next; use_notes: why jobs that use services wait).
+from one attempt to the next; use_notes: why jobs that use services wait; provider_of, provided: whose workers there
+are, and whether each is here; providers_here: how many are; provider_looks: when each is judged again; bad_providers).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -86,8 +87,9 @@ class Touched:
 
 class State:
     """All of it. `started_ms` is the hub's start in hub time: no loss is decided for a while after it. `now_ms` is when
-    the newest event happened, or the turn in which a pass is made began. `uid_key` makes the uids of attempts that are
-    drawn from here on unguessable; they travel with the facts, so a replay needs none.
+    the newest event happened, or the turn in which a pass is made began; `at_ms` the same by the wall
+    clock. `uid_key` makes the uids of attempts that are drawn from here on unguessable; they travel with the facts, so
+    a replay needs none.
     """
 
     def __init__(self, rules: Rules | None = None) -> None:
@@ -103,6 +105,11 @@ class State:
         self.revised: dict[str, dict[int, int]] = {}
         self.rollouts: dict[str, int] = {}
         self.ledger: dict[LedgerKey, LedgerRecord] = {}
+        self.provider_of: dict[str, str] = {}
+        self.provided: dict[str, dict[str, bool]] = {}
+        self.providers_here: dict[str, int] = {}
+        self.provider_looks: dict[str, int] = {}
+        self.bad_providers: dict[str, None] = {}
         self.owned: dict[str, str] = {}
         self.presence: dict[str, Presence] = {}
         self.progress: dict[str, Progress] = {}
@@ -141,7 +148,7 @@ class State:
         self.task_waiters: dict[str, dict[int, dict[str, None]]] = {}
         self.timers: list[tuple[int, str, str]] = []
         self.started_ms = 0
-        self.now_ms = 0
+        self.now_ms = self.at_ms = 0
         self.braked = False
         self.accept_lag_ms = self.accept_seen_ms = 0
 

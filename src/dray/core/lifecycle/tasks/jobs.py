@@ -554,6 +554,7 @@ def adopt(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) ->
         return False
     # What it used before it was given up is in the meters: it counts from here on, or that would count twice.
     attempt.assigned_ms = state.now_ms
+    attempts.refund(state, attempt)
     attempts.move(state, attempt, ADOPT)
     take_waiting(state, job, task.index)
     if not job.waiting:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dray.core.lifecycle.holding import attempts, lanes, quarantines, receipts, refusals, retries, rollouts
 from dray.core.lifecycle.holding.attempts import ACCEPT, FAIL, KILL, LOSE, PREEMPT, REVOKE, START, SUCCEED
+from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.state.effects import Ack, Cancel, CloseSession, Effect, LookUp, Note, Refuse
 from dray.core.lifecycle.state.events import (
     AttemptAccepted,
@@ -306,6 +307,8 @@ def revoked(state: State, event: AttemptRevoked, clock: Clock) -> list[Effect]:
         return []
     if not state.workers[attempt.worker].left:
         refusals.refused(state, attempt, clock)
+        if attempt.phase is Phase.ASSIGNED and not attempt.cancel:
+            providers.spoilt(state, attempt.worker, started=False)
     if attempt.lane:
         return calls.revoke_lane(state, attempt, event.reason, clock)
     job, task = state.jobs[attempt.job_id], state.tasks[attempt.job_id, attempt.index]

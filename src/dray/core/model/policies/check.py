@@ -39,6 +39,8 @@ from dray.errors import InvalidInput, InvalidPolicy, Problem
 
 MAX_ENTRIES = 10_000
 LARGE = 10**12
+# Of an hour or a GB: what is kept of money, in millionths, stays far within 64 bits.
+MOST_PRICE = 10**6
 _BAD = object()
 Reader = Callable[[Any, str, "_Faults"], Any]
 
@@ -182,6 +184,12 @@ def _provider_name(value: Any, where: str, faults: _Faults) -> Any:
     if isinstance(value, str) and 0 < len(value) <= 128 and value.isprintable():
         return value
     return faults.add(where, f"must be a value of the label provider, got {_quote(value)}")
+
+
+def _gpu_type(value: Any, where: str, faults: _Faults) -> Any:
+    if isinstance(value, str) and 0 < len(value) <= 128 and value.isprintable() and value == value.strip():
+        return value
+    return faults.add(where, f"must be a type of GPU as workers tell it, such as A100, got {_quote(value)}")
 
 
 def _matching(problem: Callable[[Any], str]) -> Reader:
@@ -373,7 +381,17 @@ _PREEMPTION = _group(
 _IDLE = _group(
     rules.IdlePolicy, {"grace_s": _SPAN, "warn_s": _SPAN, "demote_s": _SPAN, "stop_s": _SPAN}, "idle"
 )
-_PROVIDER = _group(rules.Provider, {"price_per_hour": _SHARE}, "a provider")
+_PRICE = _number(high=MOST_PRICE)
+_PROVIDER = _group(
+    rules.Provider,
+    {
+        "price_per_hour": _PRICE,
+        "price_per_gpu_hour": _named(_gpu_type, _PRICE, filled=True),
+        "egress_per_gb": _PRICE,
+        "spot": _flag,
+    },
+    "a provider",
+)
 _TEMPLATE = _group(rules.TemplateRule, {"users": _listed(_name(each=False))}, "a template")
 _SECRET, _MAIL = _matching(_secret_problem), _matching(_mail_problem)
 _RECEIVERS = _listed(_name(each=False))

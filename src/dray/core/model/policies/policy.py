@@ -195,9 +195,14 @@ class IdlePolicy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Provider(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Where a worker comes from (its label `provider`), and what an hour of it costs."""
+    """Where a worker comes from (its label `provider`), and what it costs there: an hour of a card by its type, or of a
+    whole worker, and a GB that leaves it. `spot`: its machines may be taken away at any time.
+    """
 
     price_per_hour: float = 0
+    price_per_gpu_hour: dict[str, float] = {}
+    egress_per_gb: float = 0
+    spot: bool = False
 
 
 class TemplateRule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -1,5 +1,5 @@
 """Durable records beside jobs, workers and their attempts: the policy in force, usage, receipts of preemptions,
-what running out of GPU memory has taught, templates, revisions of services.
+what running out of GPU memory has taught, templates, revisions of services, how it goes at providers.
 
 Few and small: each is one row of one table, found by (kind, key). Stored as arrays: fields are only ever appended, each
 with a default.
@@ -145,9 +145,48 @@ class RevisionsRecord(msgspec.Struct, frozen=True, array_like=True):
     revisions: tuple[Revision, ...]
 
 
-LedgerRecord = PolicyRecord | Meter | Receipt | AlarmRecord | Lesson | TemplateRecord | RevisionsRecord
+class ProviderRecord(msgspec.Struct, array_like=True, gc=False):
+    """How it goes on the workers of one provider, as of `since_ms` (hub time); all sums halve within a week.
+
+    `days` are worker-days, `faults` what the provider spoilt, `money` (millionths) what attempts there have cost;
+    `starts` counts by the power of two of its milliseconds how long an attempt took to begin. Sums that are `recent`
+    halve within an hour, those of the `month` within a month. `last_loss` says when which worker was lost last.
+    """
+
+    since_ms: int = 0
+    losses: float = 0
+    days: float = 0
+    succeeded: float = 0
+    faults: float = 0
+    money: float = 0
+    starts: tuple[float, ...] = ()
+    recent_ends: float = 0
+    recent_faults: float = 0
+    recent_losses: float = 0
+    recent_days: float = 0
+    month_losses: float = 0
+    month_days: float = 0
+    health: str = "ok"
+    why: str = ""
+    health_at_ms: int = 0
+    last_loss: str = ""
+
+
+LedgerRecord = (
+    PolicyRecord | Meter | Receipt | AlarmRecord | Lesson | TemplateRecord | RevisionsRecord | ProviderRecord
+)
 KINDS: dict[
-    str, type[PolicyRecord | Meter | Receipt | AlarmRecord | Lesson | TemplateRecord | RevisionsRecord]
+    str,
+    type[
+        PolicyRecord
+        | Meter
+        | Receipt
+        | AlarmRecord
+        | Lesson
+        | TemplateRecord
+        | RevisionsRecord
+        | ProviderRecord
+    ],
 ] = {
     "policy": PolicyRecord,
     "meter": Meter,
@@ -156,6 +195,7 @@ KINDS: dict[
     "lesson": Lesson,
     "template": TemplateRecord,
     "revisions": RevisionsRecord,
+    "provider": ProviderRecord,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _DECODERS = {kind: msgspec.msgpack.Decoder(record) for kind, record in KINDS.items()}

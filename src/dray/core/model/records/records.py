@@ -78,7 +78,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     `newest` the highest number of one, `stable` the one that was last whole: another while it is updated. While some
     replicas are replaced by others there may be more of them than it is to have in the end, which is its `aim` then
     (-1: nobody is replaced). `stepped_ms` (hub time): when that last came forward. `uses`: the services
-    that have to be ready when it starts; `unserved`: one of them is not.
+    that have to be ready when it starts; `unserved`: one of them is not. `money`: what its attempts that have ended
+    have cost, in millionths; `objective`: what it said of how to choose among workers, as `specs.objectives` packs it.
     """
 
     id: str
@@ -146,6 +147,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     aim: int = -1
     stepped_ms: int = 0
     nodes: int = 0
+    money: int = 0
+    objective: str = ""
 
     @property
     def group_size(self) -> int:
@@ -246,6 +249,8 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
 
     `health` is what was last said of a replica, `health_ms` since when it is so (hub time), `health_note` in words; of
     one that nobody checks nothing is said. `ills`: how often in a row a worker that knows no more said it is not well.
+
+    `rate`: what an hour of it costs, in millionths, by the price list in force when it was given out.
     """
 
     uid: str
@@ -300,6 +305,7 @@ class Attempt(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     health_note: str = ""
     ills: int = 0
     revision: int = 1
+    rate: int = 0
 
     @property
     def span_ms(self) -> int:

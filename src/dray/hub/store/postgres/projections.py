@@ -20,7 +20,7 @@ _encode_json = msgspec.json.Encoder().encode
 NAMES = {"user": "usr"}
 """Columns that cannot be called here what they are called elsewhere."""
 _NUMBERS = frozenset(
-    "seq idx no number exit_code submitted_at_ms assigned_at_ms started_at_ms ended_at_ms limit_ms".split()
+    "seq idx no number exit_code submitted_at_ms assigned_at_ms started_at_ms ended_at_ms limit_ms rate".split()
 )
 _REALS = frozenset("wall_s cpu_s gpu_s gpu_seen_s".split())
 

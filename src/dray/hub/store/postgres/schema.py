@@ -233,7 +233,10 @@ _GATEWAYS = (
     "ALTER TABLE dray.hubs ADD COLUMN workers bigint NOT NULL DEFAULT 0",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _HUBS, _FILES, _GATEWAYS)
+# What an hour of an attempt costs, in millionths.
+_RATES = ("ALTER TABLE dray.attempts ADD COLUMN rate bigint NOT NULL DEFAULT 0",)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _HUBS, _FILES, _GATEWAYS, _RATES)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

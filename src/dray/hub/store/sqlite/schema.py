@@ -178,7 +178,10 @@ _RUNNING = ("CREATE INDEX jobs_running ON jobs (seq) WHERE state = 'running'",)
 # Use by template, as by queue and plugin.
 _TEMPLATES = ("ALTER TABLE attempts ADD COLUMN template TEXT NOT NULL DEFAULT ''",)
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _CALLS, _USES, _RUNNING, _TEMPLATES)
+# What an hour of an attempt costs, in millionths: money is summed up like any other use.
+_RATES = ("ALTER TABLE attempts ADD COLUMN rate INTEGER NOT NULL DEFAULT 0",)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _CALLS, _USES, _RUNNING, _TEMPLATES, _RATES)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 
