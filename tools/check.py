@@ -45,7 +45,7 @@ def checks() -> list[Check]:
     return [
         Check("format", (tool("ruff"), "format", "--check", "--output-format", "concise", ".")),
         Check("lint", (tool("ruff"), "check", "--output-format", "concise", ".")),
-        Check("types", (tool("mypy"), *code)),
+        Check("types", (tool("mypy"), *code, "hatch_build.py")),
         Check("layers", (tool("lint-imports"), "--config", "pyproject.toml")),
         Check("purity", script("check_purity")),
         Check("state", script("check_state")),
@@ -55,6 +55,7 @@ def checks() -> list[Check]:
         Check("words", script("check_words")),
         Check("protos", (tool("buf"), "lint")),
         Check("breaking", (tool("buf"), "breaking", "--against", "tests/golden/protos.binpb")),
+        Check("web", script("check_web")),
     ]
 
 
@@ -64,6 +65,7 @@ def fixes() -> list[Check]:
         # What it cannot mend is for `./dev check` to report, after the formatter has had its turn.
         Check("mend", (tool("ruff"), "check", "--fix", "--exit-zero", "--quiet", ".")),
         Check("format", (tool("ruff"), "format", ".")),
+        Check("web", script("check_web", "--write")),
     ]
 
 

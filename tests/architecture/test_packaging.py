@@ -33,6 +33,11 @@ def test_the_wheel_is_whole(tmp_path: Path) -> None:
     assert "dray/py.typed" in names
     sources = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "dray").rglob("*.py")}
     assert sources <= names
+    built = ROOT / "src" / "dray" / "hub" / "pages" / "built"
+    if built.exists():
+        pages = {str(path.relative_to(ROOT / "src")) for path in built.rglob("*") if path.is_file()}
+        assert pages <= names
+        assert "dray/hub/pages/built/index.html" in pages
     assert {name.split("/")[0].split("-")[0] for name in names} == {"dray"}
     assert "dray = dray.cli.main:main" in text["entry_points.txt"]
     assert "License-Expression: Apache-2.0" in text["METADATA"]

@@ -45,6 +45,7 @@ COMMANDS = {
     "map": ("dray.cli.jobs.map:map_items", "Run a command once per item, as one array."),
     "status": ("dray.cli.machines.status:status", "Say in a few lines how the cluster stands."),
     "top": ("dray.cli.machines.top:top", "Watch workers, who holds what, and what waits, live."),
+    "ui": ("dray.cli.machines.dashboard:ui", "Open the dashboard in a browser, signed in."),
     "ps": (f"{_LISTING}:ps", "List jobs."),
     "tasks": (f"{_LISTING}:tasks", "List the tasks of a job."),
     "show": (f"{_JOBS}:show", "Show a job or a task with all its attempts."),

@@ -24,6 +24,7 @@ from dray.hub.access.certificates import (
     join_line,
 )
 from dray.hub.access.connections import streams_most
+from dray.hub.access.entrance import Hosts
 from dray.hub.access.passes import Passes
 from dray.hub.access.request_budgets import Budgets
 from dray.hub.access.task_tokens import TaskTokens, ensure_secret
@@ -66,6 +67,7 @@ from dray.hub.notifications.alarms import Alarms
 from dray.hub.notifications.notifier import Notifier
 from dray.hub.operations.batches import Batches
 from dray.hub.operations.operation import Desk, Values
+from dray.hub.pages.sign_in import SignIn
 from dray.hub.proxy.addresses import choose_domain
 from dray.hub.relays.relay import Relay
 from dray.hub.roles import HubRoles, Role, checks_of
@@ -206,9 +208,9 @@ def wire_hub(
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
     values = Values(blobs, calls, access, Batches(answers, engine, rows))
-    services, roles = ServiceAnswers(answers, engine, passes, domain), HubRoles(ground.role, store, engine)
-    views = make_views(engine, clock, answers, config)
-    desk = Desk(answers, tokens, owners, values, notifier, services, roles, views)
+    asked = (values, notifier, ServiceAnswers(answers, engine, passes, domain))
+    views, roles = make_views(engine, clock, answers, config), HubRoles(ground.role, store, engine)
+    desk = Desk(answers, tokens, owners, *asked, roles, views, SignIn(tokens))
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
@@ -310,6 +312,7 @@ def _make_tellers(
 def make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> HttpServer:
     """The server around the application, for as long as the process lives."""
     cert, key = (tls.cert, tls.key) if tls else (None, None)
+    ground.front.hosts = Hosts(_hosts_of(config))
     frame_bytes = config.frame_msgpack_bytes + (1 << 20)
     return HttpServer(ground.front, ground.bound, cert, key, frame_bytes, local=ground.local)
 
@@ -442,7 +445,10 @@ def _make_api(
 ) -> HttpApi:
     limits = HttpLimits(config.body_bytes, config.json_depth)
     desk.tokens.accounts.own_allowed = config.share_own_account
-    return HttpApi(desk, _hosts_of(config), limits, routes, metrics.count_request, report, budgets)
+    api = HttpApi(desk, _hosts_of(config), limits, routes, metrics.count_request, report, budgets)
+    if desk.sign_in is not None:
+        desk.sign_in.miss = api.knocks.miss
+    return api
 
 
 def _make_blobs(

@@ -26,6 +26,7 @@ from dray.hub.http.api import HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.server import HttpServer, bind
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations.operation import Desk
+from dray.hub.pages.sign_in import SignIn
 from dray.hub.roles import HubRoles, Role
 from dray.hub.store.base import AuditRecord, JobFilter, TokenRow
 from dray.hub.store.memory import MemoryStore
@@ -444,6 +445,7 @@ class Site:
                 self.tokens,
                 Owners(self.tokens, State, self._audit),
                 notifications=FakeNotifications(),
+                sign_in=SignIn(self.tokens),
                 services=FakeServices(),
                 hubs=HubRoles(
                     Role(), MemoryStore(), cast(Any, None)

@@ -196,7 +196,7 @@ def test_paths_that_are_not_there(site):
         "/api/v1/jobs/",
         "/api/v1/jobs/a/b/c",
         "/api/v2/jobs",
-        "/",
+        "/index.html",
         "/api/v1//jobs",
         "/api/v1/jobs/../hub",
     ):

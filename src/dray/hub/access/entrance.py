@@ -41,7 +41,16 @@ _SINGLE = (
     b"content-length",
     b"idempotency-key",
     b"last-event-id",
+    b"x-dray-session",
+    b"sec-fetch-site",
 )
+# The halves of a browser's token: one that no script can read, one that no other site or port can send.
+SESSION_HEADER = b"x-dray-session"
+SESSION_COOKIE = b"dray_web"
+# A browser takes a cookie of this name only over TLS, from this very host and for all of it.
+SECURE_COOKIE = b"__Host-dray_web"
+_HALF = re.compile(rb"[A-Za-z0-9_-]{8,64}")
+_COOKIE_HALF = re.compile(rb"([0-9a-f]{8})\.([A-Za-z0-9_-]{8,64})")
 _document: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 # Without any progress for so long nobody is sending.
@@ -150,6 +159,38 @@ def read_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
             raise InvalidInput(f"the header {name.decode('latin-1')} came twice: send it once")
         headers[name] = value
     return headers
+
+
+def unite_halves(scope: Scope, headers: Headers) -> tuple[Scope, Headers]:
+    """Where both halves of a browser's token are there, put them together; they go the way of any token from here.
+
+    A browser says which page asks: no other site, nor another port of this host, may speak with this one's cookie.
+    """
+    half = headers.get(SESSION_HEADER)
+    if half is None or b"authorization" in headers or scope["type"] != "http":
+        return scope, headers
+    if headers.get(b"sec-fetch-site", b"same-origin") != b"same-origin":
+        return scope, headers
+    if sum(name == b"cookie" for name, _ in scope["headers"]) > 1:
+        raise InvalidInput("the header cookie came twice: send it once")
+    cookie = SECURE_COOKIE if scope["scheme"] == "https" else SESSION_COOKIE
+    found = _COOKIE_HALF.fullmatch(read_cookie(scope["headers"], cookie))
+    if found is None or _HALF.fullmatch(half) is None:
+        return scope, headers
+    token = (b"authorization", b"Bearer dray_%b_%b%b" % (found[1], found[2], half))
+    kept = [pair for pair in scope["headers"] if pair[0] not in (b"cookie", SESSION_HEADER)]
+    return {**scope, "headers": [*kept, token]}, {**headers, token[0]: token[1]}
+
+
+def read_cookie(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
+    """The value of a cookie; where several have that name, the first, which is that of the longest path."""
+    for header, value in headers:
+        if header == b"cookie":
+            for pair in value.split(b";"):
+                key, _, text = pair.strip().partition(b"=")
+                if key == name:
+                    return text
+    return b""
 
 
 def has_body(headers: Headers) -> bool:

@@ -25,7 +25,7 @@ import msgspec
 from dray.core.lifecycle.state.effects import Note
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.specs.values import suggest
-from dray.errors import Conflict, InvalidInput, NotFound, Problem, Unauthenticated
+from dray.errors import Conflict, Forbidden, InvalidInput, NotFound, Problem, Unauthenticated
 from dray.hub.access.caller import Caller
 from dray.hub.access.task_accounts import TaskAccounts
 from dray.hub.access.task_tokens import TaskTokens, is_task_id, is_task_token, token_ids
@@ -37,6 +37,10 @@ SCOPES = ("admin", "submit", "read", "worker", "join")
 JOIN_PREFIX = "drayjoin"
 JOIN_S = 86400.0
 TOKEN_FILE = "token"
+# Of a person, who may sit before a browser.
+PERSONAL = ("admin", "submit", "read")
+SESSION_S = 12 * 3600.0
+MOST_SESSIONS = 32
 MAX_EXPIRES_S = 100 * 365 * 86400
 _NO_HASH = bytes(32)
 _HINT = "send the header `Authorization: Bearer <token>`; the first token is in the file `token` of the hub's home"
@@ -91,7 +95,7 @@ class Tokens:
         self.signed: SignedTokens | None = None
         self._entries = {row.id: _Entry(row) for row in rows}
         # Those of whom work is run, apart from the many of workers.
-        self._submitters = [entry for entry in self._entries.values() if _may_run(entry.row.scopes)]
+        self._submitters = [entry for entry in self._entries.values() if _may_run(entry.row)]
         self._leases = Leases(self.fault_of, self._left_s)
         self._made_for = {
             entry.row.worker: entry.row.id for entry in self._entries.values() if entry.row.worker
@@ -117,7 +121,7 @@ class Tokens:
                 "the hub does not know this token: ask an admin for a new one (`dray token create`)"
             )
         now_ms = self._clock_ms()
-        if fault := _fault_of(entry.row, now_ms):
+        if fault := self._fault_of(entry.row, now_ms):
             raise Unauthenticated(f"{fault}: ask an admin for a new one")
         entry.last_used_ms = now_ms
         return entry.caller
@@ -163,8 +167,18 @@ class Tokens:
             return self._tasks.fault_of(token_id)
         entry = self._entries.get(token_id)
         return (
-            _fault_of(entry.row, self._clock_ms()) if entry is not None else f"there is no token {token_id}"
+            self._fault_of(entry.row, self._clock_ms())
+            if entry is not None
+            else f"there is no token {token_id}"
         )
+
+    def _fault_of(self, row: TokenRow, now_ms: int) -> str:
+        fault = _fault_of(row, now_ms)
+        if row.parent and not fault:
+            parent = self._entries.get(row.parent)
+            gone = f"token {row.parent}, which signed in, is gone"
+            fault = _fault_of(parent.row, now_ms) if parent is not None else gone
+        return fault
 
     def hear(self, note: Note) -> None:
         """Hear of a committed note: what a task's token holds open ends with its job."""
@@ -179,8 +193,10 @@ class Tokens:
         return (entry.row.expires_at_ms - self._clock_ms()) / 1000
 
     def documents(self) -> dict[str, Any]:
-        """List every token, newest first, without anything that could be used as one."""
-        ordered = sorted(self._entries.values(), key=lambda entry: (-entry.row.created_at_ms, entry.row.id))
+        """List every token, newest first, without anything that could be used as one; of sessions those that last."""
+        now_ms = self._clock_ms()
+        listed = [e for e in self._entries.values() if not e.row.parent or not self._fault_of(e.row, now_ms)]
+        ordered = sorted(listed, key=lambda entry: (-entry.row.created_at_ms, entry.row.id))
         return {"tokens": [_document(entry) for entry in ordered]}
 
     def users(self) -> dict[str, bool]:
@@ -211,7 +227,7 @@ class Tokens:
         if expires_s is None and "join" in scopes:
             expires_s = JOIN_S
         users = self.users()
-        if _may_run(scopes) and user not in users:
+        if _is_submitter(scopes) and user not in users:
             self.accounts.check({**users, user: "admin" in scopes}, shared_account)
         expires_at_ms = now_ms + round(expires_s * 1000) if expires_s else 0
         text, row = make_token(user, scopes, now_ms, expires_at_ms, worker)
@@ -230,8 +246,45 @@ class Tokens:
                 self._made_for[worker] = before
             raise
         self._entries[row.id] = _Entry(row)
-        self._submitters += [self._entries[row.id]] if _may_run(row.scopes) else []
+        self._submitters += [self._entries[row.id]] if _may_run(row) else []
         return {**_document(self._entries[row.id]), "token": text}
+
+    async def open_session(self, caller: Caller) -> tuple[str, TokenRow]:
+        """Make a token of its own for a browser, which ends with the one that signs in; one caller at a time."""
+        entry, now_ms = self._entries.get(caller.token_id), self._clock_ms()
+        scopes = tuple(scope for scope in caller.scopes if scope in PERSONAL)
+        if entry is None or entry.row.parent or not scopes:
+            what = "is itself a session" if entry is not None and entry.row.parent else "is not a person's"
+            raise Forbidden(
+                f"token {caller.token_id} {what}: sign in with one that has the scope {', '.join(PERSONAL)}"
+            )
+        ends = (now_ms + round(1000 * SESSION_S), entry.row.expires_at_ms)
+        text, row = make_token(caller.user, scopes, now_ms, min(filter(None, ends)), parent=entry.row.id)
+        # A session takes the row of one that has ended, so that signing in again and again fills no store.
+        others = [other.row for other in self._entries.values() if other.row.parent == entry.row.id]
+        ended = next((other for other in others if self._fault_of(other, now_ms)), None)
+        if ended is None and len(others) >= MOST_SESSIONS:
+            ended = min(others, key=lambda other: other.created_at_ms)
+            await self.revoke(caller, ended.id)
+        if ended is not None:
+            text = text.replace(row.id, ended.id, 1)
+            row = msgspec.structs.replace(row, id=ended.id, hash=hash_token(text))
+        detail = f"user {row.user}, scopes {' '.join(row.scopes)}"
+        await self._save(
+            row, AuditRecord(now_ms, caller.user, caller.token_id, "session.open", row.id, detail)
+        )
+        self._entries[row.id] = _Entry(row)
+        return text, row
+
+    def parent_of(self, token_id: str) -> str:
+        """The token that signed in, of a browser's session; empty for any other."""
+        entry = self._entries.get(token_id)
+        return entry.row.parent if entry is not None else ""
+
+    def expires_at(self, token_id: str) -> str | None:
+        """When a stored token ends by itself."""
+        entry = self._entries.get(token_id)
+        return stamp(entry.row.expires_at_ms) if entry is not None else None
 
     def made_for(self, worker_id: str) -> str:
         """The token that was made for a worker and is good, or about to be made; empty where there is none."""
@@ -250,7 +303,9 @@ class Tokens:
             detail = f"user {row.user}"
             await self._save(row, AuditRecord(now_ms, by.user, by.token_id, "token.revoke", row.id, detail))
             entry.row = row
-            self._leases.look(row.id)
+            for other in self._entries.values():
+                if row.id in (other.row.id, other.row.parent):
+                    self._leases.look(other.row.id)
         return _document(entry)
 
     def _refuse_lockout(self, row: TokenRow, now_ms: int) -> None:
@@ -267,7 +322,12 @@ def hash_token(text: str) -> bytes:
 
 
 def make_token(
-    user: str, scopes: Sequence[str], now_ms: int, expires_at_ms: int = 0, worker: str = ""
+    user: str,
+    scopes: Sequence[str],
+    now_ms: int,
+    expires_at_ms: int = 0,
+    worker: str = "",
+    parent: str = "",
 ) -> tuple[str, TokenRow]:
     """Draw a new token: its text, and the row that may be stored."""
     token_id = secrets.token_hex(4)
@@ -282,6 +342,7 @@ def make_token(
         expires_at_ms=expires_at_ms,
         single="worker" in ordered and "admin" not in ordered,
         worker=worker,
+        parent=parent,
     )
     return text, row
 
@@ -351,8 +412,13 @@ def _id_of(text: str) -> str:
     return parts[1] if len(parts) == 3 and parts[0] in ("dray", JOIN_PREFIX) else ""
 
 
-def _may_run(scopes: Sequence[str]) -> bool:
+def _is_submitter(scopes: Sequence[str]) -> bool:
     return "submit" in scopes or "admin" in scopes
+
+
+def _may_run(row: TokenRow) -> bool:
+    """Whether work is run for whom it speaks; a session speaks for nobody whom its parent does not."""
+    return _is_submitter(row.scopes) and not row.parent
 
 
 def _is_live(row: TokenRow, now_ms: int) -> bool:
@@ -360,7 +426,8 @@ def _is_live(row: TokenRow, now_ms: int) -> bool:
 
 
 def _is_admin(row: TokenRow, now_ms: int) -> bool:
-    return "admin" in row.scopes and _is_live(row, now_ms)
+    # Who has only a session has no token by which to sign in again.
+    return "admin" in row.scopes and not row.parent and _is_live(row, now_ms)
 
 
 def _fault_of(row: TokenRow, now_ms: int) -> str:
@@ -400,4 +467,5 @@ def _document(entry: _Entry) -> dict[str, Any]:
         "last_used_at": stamp(entry.last_used_ms),
         "revoked": row.revoked,
         "worker": row.worker or None,
+        "parent": row.parent or None,
     }

@@ -30,6 +30,7 @@ from dray.hub.access.entrance import (
     has_body,
     read_body,
     read_headers,
+    unite_halves,
 )
 from dray.hub.access.request_budgets import Budgets, Toll
 from dray.hub.access.tokens import SCOPES
@@ -37,6 +38,7 @@ from dray.hub.answers.refusals import internal_error
 from dray.hub.engine.told_turns import HEADER, SEQ, TurnWords
 from dray.hub.files.base import Reading
 from dray.hub.http.calls import PIECE_BYTES, ROUTES
+from dray.hub.http.pages import send_page
 from dray.hub.http.replies import (
     Answer,
     FileBody,
@@ -51,6 +53,7 @@ from dray.hub.http.replies import (
 from dray.hub.http.routes import Request, Route, Router, read_query
 from dray.hub.http.streams import CallerGone, Stream, Streams, cut, wait_gone
 from dray.hub.operations.operation import Desk
+from dray.hub.pages.files import is_page
 from dray.hub.workers.frames import ADMIT
 from dray.wire.messages.codec import MAX_DEPTH
 
@@ -109,10 +112,16 @@ class HttpApi:
         self.streams.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] == "http" and is_page(scope["raw_path"]):
+            await self.show_page(scope, receive, send)
+        elif scope["type"] == "http":
             await _Exchange(self, scope, receive, send).run()
         elif scope["type"] == "websocket":
             await self._open_socket(scope, receive, send)
+
+    async def show_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Give anybody a page of the dashboard: nothing of the cluster is in it."""
+        await send_page(self.gate, scope, receive, send)
 
     async def _open_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -179,7 +188,7 @@ class _Exchange:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._headers: dict[bytes, bytes] = {}
+        self._headers: Headers = {}
         self._name = "none"
         self._body_read = False
         self._answered = 0
@@ -239,9 +248,10 @@ class _Exchange:
 
     def _admit(self) -> tuple[Request, Route]:
         """Take the request through the gate; nothing is read of a body before the caller is known and has room."""
-        api, scope = self._api, self._scope
-        self._headers = headers = read_headers(scope["headers"])
-        api.gate.check_source(scope, headers)
+        api = self._api
+        headers: Headers = read_headers(self._scope["headers"])
+        api.gate.check_source(self._scope, headers)
+        self._scope, self._headers = scope, headers = unite_halves(self._scope, headers)
         try:
             route, path = api._router.find(scope["method"], scope["raw_path"])
         except DrayError:
@@ -271,7 +281,7 @@ class _Exchange:
         if route.method == "GET":
             raise InvalidInput("this call takes no body: give parameters in the query")
         limits = self._api._limits
-        raw = await read_body(self._receive, self._headers, limits.body_bytes)
+        raw = await read_body(self._receive, self._headers, route.most_bytes or limits.body_bytes)
         self._body_read = True
         if route.list_body:
             return decode_list(raw, self._headers, limits.json_depth)

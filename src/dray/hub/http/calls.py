@@ -19,12 +19,13 @@ from dray.core.model.records.records import JobState
 from dray.core.model.specs.spec import JobSpec
 from dray.errors import InvalidInput, Problem
 from dray.hub.access.caller import Caller
+from dray.hub.access.entrance import SECURE_COOKIE, SESSION_COOKIE
 from dray.hub.answers.service import LogRequest, Submitted
 from dray.hub.decisions.repeats import MODES
 from dray.hub.documents.overview import SORTS
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.http.bodies import name_kind, read_struct
-from dray.hub.http.replies import Answer, FileBody, Text
+from dray.hub.http.replies import Answer, FileBody, Text, encode
 from dray.hub.http.routes import API, Param, Request, Route
 from dray.hub.http.streams import Stream
 from dray.hub.http.view_calls import LABEL, SINCE, VIEW_ROUTES, read_after, read_label, write_events
@@ -102,6 +103,12 @@ def _read_logs(request: Request) -> LogRequest:
 def _read_cancel(request: Request) -> wire.Cancel:
     asked = read_struct(shapes.CancelRequest, request.body)
     return wire.Cancel(request.path["id"], asked.task, asked.grace_s)
+
+
+def _read_session(request: Request) -> asks.OpenSession:
+    asked = read_struct(shapes.SessionRequest, request.body)
+    peer = (request.scope.get("client") or ("",))[0]
+    return asks.OpenSession(asked.token, asked.code, peer, request.scope["scheme"] == "https")
 
 
 def _read_drain(request: Request) -> asks.DrainWorker:
@@ -257,6 +264,17 @@ def _write_batch(done: Submitted) -> Answer:
 
 def _write_made(document: Any) -> Answer:
     return Answer(document, 201)
+
+
+def _write_session(opened: tuple[Any, bytes]) -> Text:
+    document, cookie = opened
+    return Text(encode(document), "application/json", 201, ((b"set-cookie", cookie),))
+
+
+def _write_closed(document: Any) -> Text:
+    ended = tuple((b"set-cookie", name + b"=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0" + more)
+                  for name, more in ((SESSION_COOKIE, b""), (SECURE_COOKIE, b"; Secure")))  # fmt: skip
+    return Text(encode(document), "application/json", headers=ended)
 
 
 def _write_output(pieces: AsyncIterator[bytes]) -> Stream:
@@ -471,6 +489,11 @@ ROUTES: tuple[Route, ...] = (
     _api("DELETE", "/tokens/{id}", "revoke_token"),
     _api("GET", "/doctor", "examine_hub"),
     _api("GET", "/audit", "list_audit", params=(_LIMIT,)),
+    _api("POST", "/session", "open_session", body=shapes.SessionRequest, read=_read_session, write=_write_session,
+         statuses=(201,), most_bytes=4096),
+    _api("GET", "/session", "show_session"),
+    _api("DELETE", "/session", "close_session", write=_write_closed),
+    _api("POST", "/session/code", "make_session_code", write=_write_made, statuses=(201,)),
     Route("GET", "/healthz", _ALIVE),
     Route("GET", "/readyz", _READY),
     Route("GET", "/metrics", OPERATIONS["show_metrics"], media="text/plain",

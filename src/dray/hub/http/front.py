@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from dray.errors import NotLeader, NotReady
-from dray.hub.access.entrance import Receive, Scope, Send, read_headers
+from dray.hub.access.entrance import Hosts, Receive, Scope, Send, read_headers
+from dray.hub.http.pages import send_page
 from dray.hub.http.replies import deny_upgrade, encode, send_error, send_whole
 from dray.hub.http.routes import API
+from dray.hub.pages.files import is_page
 
 ROLE_PATH, WORKERS_PATH = f"{API}/hub/status", "/ws"
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -47,6 +49,8 @@ class Front:
         self.why, self._leader = "the hub is starting: ask again in a second", ""
         self.role: Callable[[], dict[str, Any]] | None = None
         self.gateway: WorkerDoor | None = None
+        # By which names pages of the dashboard are asked for here, also while nobody is there.
+        self.hosts: Hosts | None = None
 
     def open(self, app: App) -> None:
         """Somebody is there from now on."""
@@ -87,6 +91,8 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.app is not None:
             await self.app(scope, receive, send)
+        elif scope["type"] == "http" and self.hosts is not None and is_page(scope["raw_path"]):
+            await send_page(self.hosts, scope, receive, send, self._leader)
         elif scope["type"] == "websocket" and scope["path"] == WORKERS_PATH and self._is_gateway:
             assert self.gateway is not None
             await self.gateway.handle(scope, receive, send)

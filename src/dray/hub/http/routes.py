@@ -122,7 +122,7 @@ class Route(NamedTuple):
     `read` makes what is asked from a `Request`, by default from the fields of path and query; `write` makes the reply
     from what was answered, by default a document. `body` is the type of the JSON document; `list_body`: its members are
     read one by one; `raw_body`: bytes of any number come by `Request.receive`. `waits` names the field of what is asked
-    that says how long the answer may take.
+    that says how long the answer may take. `most_bytes`: of a body that strangers may send.
     """
 
     method: str
@@ -139,6 +139,7 @@ class Route(NamedTuple):
     raw_body: bool = False
     list_body: bool = False
     waits: str = ""
+    most_bytes: int = 0
 
     @property
     def name(self) -> str:

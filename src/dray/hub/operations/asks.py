@@ -126,6 +126,15 @@ class FollowEvents(NamedTuple):
     after: str = ""
 
 
+class OpenSession(NamedTuple):
+    """A browser that signs in, with a token or a code; where from, and whether by TLS."""
+
+    token: str
+    code: str
+    peer: str
+    secure: bool
+
+
 class ShowQueue(msgspec.Struct):
     """One queue, and so many of its line."""
 

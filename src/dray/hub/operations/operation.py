@@ -21,6 +21,7 @@ from dray.hub.calls.blobs import Blobs
 from dray.hub.calls.subscriptions import Listener
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations.batches import Batches
+from dray.hub.pages.sign_in import SignIn
 from dray.hub.views.views import Views
 from dray.hub.workers.owners import Owners
 
@@ -87,6 +88,7 @@ class Desk(NamedTuple):
     services: Services | None = None
     hubs: Hubs | None = None
     views: Views | None = None
+    sign_in: SignIn | None = None
 
 
 class Session(Protocol):

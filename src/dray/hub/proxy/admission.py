@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from dray.errors import Forbidden, Unauthenticated
 from dray.hub.access.caller import Caller
-from dray.hub.access.entrance import Gate, Headers, Scope
+from dray.hub.access.entrance import Gate, Headers, Scope, read_cookie
 from dray.hub.access.passes import Passes
 from dray.hub.proxy.addresses import Asked
-from dray.hub.proxy.headers import PASS_COOKIE, TOKEN_START, read_cookie
+from dray.hub.proxy.headers import PASS_COOKIE, TOKEN_START
 
 SCOPES = ("submit", "use")
 SAFE = ("GET", "HEAD", "OPTIONS")

@@ -10,10 +10,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 from dray.errors import InvalidInput
+from dray.hub.access.entrance import SECURE_COOKIE, SESSION_COOKIE, SESSION_HEADER
 from dray.hub.proxy.addresses import Asked
 
 Headers = list[tuple[bytes, bytes]]
 PASS_COOKIE = b"dray_pass"
+# What is the hub's own: no service is shown it, and none may set it.
+_OWN_COOKIES = frozenset((PASS_COOKIE, SESSION_COOKIE, SECURE_COOKIE))
 # Between two neighbours only (RFC 9110, 7.6.1), or written anew.
 HOP = frozenset(
     (
@@ -56,17 +59,6 @@ def check_framing(headers: Sequence[tuple[bytes, bytes]]) -> None:
         raise InvalidInput("a body is chunked or has its length: no other Transfer-Encoding is passed on")
 
 
-def read_cookie(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
-    """The value of a cookie; where several have that name, the first, which is that of the longest path."""
-    for header, value in headers:
-        if header == b"cookie":
-            for pair in value.split(b";"):
-                key, _, text = pair.strip().partition(b"=")
-                if key == name:
-                    return text
-    return b""
-
-
 def pass_on(headers: Sequence[tuple[bytes, bytes]], asked: Asked, scheme: str, client: str) -> Headers:
     """What the service gets of a request's headers; framing is added by whoever sends it."""
     named = _named(headers)
@@ -75,10 +67,12 @@ def pass_on(headers: Sequence[tuple[bytes, bytes]], asked: Asked, scheme: str, c
     for name, value in headers:
         if name in HOP or name in FORWARDED or name in named or name in (b"content-length", b"expect"):
             continue
-        if name == b"authorization" and value.strip().lower().startswith(TOKEN_START):
+        if name == SESSION_HEADER or (
+            name == b"authorization" and value.strip().lower().startswith(TOKEN_START)
+        ):
             continue
         if name == b"cookie":
-            value = _without_pass(value)
+            value = _without_own(value)
             if not value:
                 continue
         _check_line(name, value)
@@ -128,15 +122,15 @@ def _named(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
     return {word.strip().lower() for value in words for word in value.split(b",")}
 
 
-def _without_pass(value: bytes) -> bytes:
-    kept = [pair.strip() for pair in value.split(b";") if pair.strip().partition(b"=")[0] != PASS_COOKIE]
+def _without_own(value: bytes) -> bytes:
+    kept = [pair.strip() for pair in value.split(b";") if pair.strip().partition(b"=")[0] not in _OWN_COOKIES]
     return b"; ".join(pair for pair in kept if pair)
 
 
 def _fence_cookie(value: bytes, asked: Asked) -> bytes:
-    """A service's cookie for itself alone: never for a domain, nor under the name of the pass."""
+    """A service's cookie for itself alone: never for a domain, nor under a name that is the hub's."""
     first, *more = [part.strip() for part in value.split(b";")]
-    if first.partition(b"=")[0].strip() == PASS_COOKIE:
+    if first.partition(b"=")[0].strip() in _OWN_COOKIES:
         return b""
     kept = [part for part in more if part.partition(b"=")[0].strip().lower() not in (b"domain", b"path")]
     path = next((part for part in more if part.partition(b"=")[0].strip().lower() == b"path"), b"")

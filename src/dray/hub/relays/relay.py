@@ -17,7 +17,16 @@ from uvicorn.protocols.utils import ClientDisconnected
 
 from dray.errors import DrayError, NotFound, NotReady
 from dray.hub.access.caller import Caller
-from dray.hub.access.entrance import Headers, Hosts, Receive, Scope, Send, has_body, read_headers
+from dray.hub.access.entrance import (
+    Headers,
+    Hosts,
+    Receive,
+    Scope,
+    Send,
+    has_body,
+    read_headers,
+    unite_halves,
+)
 from dray.hub.access.request_budgets import Budgets
 from dray.hub.gateways.frames import PATH
 from dray.hub.gateways.links import Leader, Links
@@ -141,6 +150,7 @@ class Relay:
             await self.reach(until_s)
             headers = read_headers(scope["headers"])
             self._hosts.check_source(scope, headers)
+            scope, headers = unite_halves(scope, headers)
             self._check_own(scope, headers)
             if scope["type"] == "websocket":
                 await self._carry(scope, receive, send, headers, until_s)

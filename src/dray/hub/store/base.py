@@ -230,6 +230,8 @@ class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it speaks for one worker only: the first that registers with it. Older ones speak for any number."""
     worker: str = ""
     """The worker that it was made for, and that nobody else may be while it is good."""
+    parent: str = ""
+    """Of the session of a browser: the token that signed in, with which it ends."""
 
 
 class LogEntry(NamedTuple):

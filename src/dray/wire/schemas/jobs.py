@@ -402,6 +402,8 @@ class TokenDocument(msgspec.Struct):
     revoked: bool
     last_used_at: Time | None = None
     worker: str | None = None
+    parent: str | None = None
+    """Of the session of a browser: the token that signed in, with which it ends."""
 
 
 class NewToken(TokenDocument):
@@ -409,6 +411,40 @@ class NewToken(TokenDocument):
 
     token: str = ""
     join: str = ""
+
+
+class SessionRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """What a browser signs in with: a token, or the code that `dray ui` had made."""
+
+    token: Annotated[str, Meta(max_length=512)] = ""
+    code: Annotated[str, Meta(max_length=128)] = ""
+
+
+class SessionDocument(msgspec.Struct):
+    """Who asks, of whom, and which pages are served now."""
+
+    user: str
+    scopes: list[TokenScope]
+    token: str
+    session: bool
+    """Whether this is the session of a browser, which may be closed."""
+    expires_at: Time | None
+    now: Time
+    version: str
+    build: str
+
+
+class NewSession(SessionDocument):
+    """A session that begins. `half` goes with each request as `X-Dray-Session`; the other half is a cookie."""
+
+    half: str = ""
+
+
+class SessionCode(msgspec.Struct):
+    """A word by which a browser signs in once, as `#code=` of the page's address."""
+
+    code: str
+    expires_s: float
 
 
 class TokenList(msgspec.Struct):

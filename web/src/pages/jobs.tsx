@@ -1,0 +1,188 @@
+import { useEffect } from "preact/hooks";
+import type { JobDocument, JobList } from "../api.d.ts";
+import { count, many, span, within } from "../format.ts";
+import { useAsked } from "../hub.ts";
+import { look } from "../live.ts";
+import { param, query, tune } from "../route.ts";
+import { may, now, user } from "../session.ts";
+import { type Column, Empty, Fault, Lead, Shown, State, Table, Time } from "../ui.tsx";
+
+const STATES = ["pending", "running", "succeeded", "failed", "killed", "unschedulable", "worker_failed"];
+
+export function lasted(job: JobDocument): string {
+  if (!job.started_at) return "";
+  const end = job.ended_at ? Date.parse(job.ended_at) : now();
+  return span((end - Date.parse(job.started_at)) / 1000);
+}
+
+export function asks(spec: Record<string, unknown>): string {
+  const said: string[] = [];
+  const cards = Number(spec.gpu_count ?? 0);
+  if (cards) said.push(`${cards} × ${String(spec.gpu_type || "GPU")}`);
+  else if (spec.gpu_milli) said.push(`${Number(spec.gpu_milli) / 1000} GPU`);
+  const cores = spec.cpu_milli ? Number(spec.cpu_milli) / 1000 : Number(spec.min_cpu_cores ?? 0);
+  if (cores) said.push(many(cores, "core"));
+  const nodes = Number(spec.node_count ?? 1);
+  if (nodes > 1) said.push(`on each of ${nodes} nodes`);
+  return said.join(", ");
+}
+
+function where(job: JobDocument) {
+  if (job.state === "pending")
+    return job.estimate ? within(job.estimate.p50_s, job.estimate.p90_s) : job.reason;
+  if (job.state === "running" || job.state === "succeeded") return job.worker || job.note;
+  return job.verdict?.title || job.error || job.note;
+}
+
+const COLUMNS: Column<JobDocument>[] = [
+  { name: "State", of: (job) => <State of={job.state} held={job.held} /> },
+  { name: "Job", of: (job) => <a href={`/ui/jobs/${job.id}`}>{job.name || job.id}</a>, wide: true },
+  { name: "User", of: (job) => job.user },
+  { name: "Queue", of: (job) => job.queue },
+  { name: "Asks", of: (job) => asks(job.spec) },
+  {
+    name: "Tasks",
+    of: (job) =>
+      job.tasks && job.tasks.total > 1 ? `${count(job.tasks.succeeded)}/${count(job.tasks.total)}` : "",
+    right: true,
+  },
+  { name: "Submitted", of: (job) => <Time at={job.submitted_at} /> },
+  { name: "Ran", of: (job) => lasted(job), right: true },
+  { name: "Where, or why", of: (job) => where(job), wide: true },
+];
+
+export function Jobs() {
+  useEffect(() => look(["jobs"]), []);
+  const given = query.value;
+  const mine = given.has("user") ? given.get("user") : "";
+  const listed = useAsked<JobList>("/jobs", {
+    state: param("state"),
+    user: mine,
+    queue: param("queue"),
+    name: param("name"),
+    label: param("label"),
+    cursor: param("cursor"),
+    limit: 50,
+    count: 1,
+  });
+  return (
+    <>
+      <header class="title">
+        <h1>Jobs</h1>
+        {may("submit") ? (
+          <a class="button" href="/ui/submit">
+            Submit a job
+          </a>
+        ) : null}
+      </header>
+      <Shown of={listed}>{(found) => <Summary of={found} />}</Shown>
+      <Filters />
+      {listed.fault && listed.found ? <Fault of={listed.fault} /> : null}
+      {listed.found?.jobs.length === 0 ? <Nothing /> : null}
+      {listed.found?.jobs.length ? (
+        <Table
+          caption="Jobs, newest first"
+          columns={COLUMNS}
+          rows={listed.found.jobs}
+          id={(job) => job.id}
+          link={(job) => `/jobs/${job.id}`}
+        />
+      ) : null}
+      <footer class="pages">
+        {param("cursor") ? (
+          <button type="button" onClick={() => tune({ cursor: null })}>
+            Newest
+          </button>
+        ) : null}
+        {listed.found?.next_cursor ? (
+          <button type="button" onClick={() => tune({ cursor: listed.found?.next_cursor ?? null })}>
+            Older
+          </button>
+        ) : null}
+      </footer>
+    </>
+  );
+}
+
+function Summary({ of }: { of: JobList }) {
+  const by = (state: string) => of.jobs.filter((job) => job.state === state);
+  const waiting = by("pending");
+  const next = waiting
+    .map((job) => job.estimate?.p50_s)
+    .filter((wait): wait is number => typeof wait === "number")
+    .sort((a, b) => a - b)[0];
+  const failed = by("failed").length + by("worker_failed").length;
+  const said = [
+    `${count(by("running").length)} run`,
+    `${count(waiting.length)} wait${next === undefined ? "" : ` (next in ~${span(next)})`}`,
+    ...(failed ? [`${count(failed)} failed`] : []),
+  ];
+  const all =
+    of.total === null || of.total <= of.jobs.length
+      ? ""
+      : ` Of the newest ${of.jobs.length} of ${count(of.total)}.`;
+  return <Lead>{`${said.join(", ")}.${all}`}</Lead>;
+}
+
+function Filters() {
+  const chosen = param("state").split(",").filter(Boolean);
+  const flip = (state: string) => {
+    const next = chosen.includes(state) ? chosen.filter((one) => one !== state) : [...chosen, state];
+    tune({ state: next.join(","), cursor: null });
+  };
+  return (
+    <search class="filters">
+      <fieldset>
+        <legend class="unseen">Only these states</legend>
+        {STATES.map((state) => (
+          <button
+            key={state}
+            type="button"
+            class="chip"
+            aria-pressed={chosen.includes(state)}
+            onClick={() => flip(state)}
+          >
+            <State of={state} />
+          </button>
+        ))}
+      </fieldset>
+      <label>
+        <input
+          type="checkbox"
+          checked={param("user") === user()}
+          onChange={(event) => tune({ user: event.currentTarget.checked ? user() : null, cursor: null })}
+        />{" "}
+        only mine
+      </label>
+      <Field label="Queue" name="queue" />
+      <Field label="Name" name="name" find />
+    </search>
+  );
+}
+
+function Field({ label, name, find = false }: { label: string; name: string; find?: boolean }) {
+  return (
+    <label>
+      {label}{" "}
+      <input
+        type="search"
+        size={10}
+        name={name}
+        data-find={find ? "" : undefined}
+        value={param(name)}
+        onChange={(event) => tune({ [name]: event.currentTarget.value.trim() || null, cursor: null })}
+      />
+    </label>
+  );
+}
+
+function Nothing() {
+  const filtered = [...query.value.keys()].length > 0;
+  if (filtered) return <Empty>No job is like that. Take a filter away, or look at all of them.</Empty>;
+  return (
+    <Empty command='dray run -- echo "hello"'>
+      There are no jobs yet.{" "}
+      {may("submit") ? "Submit one here, or from a terminal:" : "Somebody submits one like this:"}
+    </Empty>
+  );
+}
