@@ -17,8 +17,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 # What a store does beside reading rows: it writes, or says what it knows without looking.
 OTHER = frozenset(
-    "verify position begin_epoch raise_epoch commit project save_clock save_token save_blobs sweep_blobs sweep"
-    " size_bytes free_bytes low_space close".split()
+    "verify position begin_epoch raise_epoch commit project save_clock save_token save_blobs save_sample sweep_blobs"
+    " sweep size_bytes free_bytes low_space close".split()
 )
 START = "while the hub starts: there are no turns yet"
 THREAD = "on a thread"
@@ -46,6 +46,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("dray.hub.engine.recovery", "load"): START,
     ("dray.hub.notifications.notifier", "tail"): THREAD,
     ("dray.hub.engine.recovery", "tail"): START,
+    ("dray.hub.views.counts", "count_jobs"): THREAD,
+    ("dray.hub.views.failures", "find_job"): THREAD,
+    ("dray.hub.views.failures", "past_attempts"): THREAD,
+    ("dray.hub.views.history", "samples"): THREAD,
 }
 
 

@@ -61,6 +61,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "output_bytes": "output of finished jobs kept in all; the oldest goes first",
         "keys_s": "how long an idempotency key is remembered",
         "audit_s": "how long audit records are kept",
+        "samples_s": "how long the minutes of `GET /history` are kept",
         "reserve_bytes": "disk held back, so that results can be recorded on a full disk",
         "min_free_bytes": "below this much free disk submits are refused",
         "share_own_account": "tasks of several users may run in the hub's own account, where they can read its home",

@@ -107,6 +107,7 @@ class HubConfig:
     output_bytes: int = 10 * GIB
     keys_s: float = 7 * DAY_S
     audit_s: float = 90 * DAY_S
+    samples_s: float = 30 * DAY_S
     reserve_bytes: int = 32 * MIB
     min_free_bytes: int = 64 * MIB
     max_blob_bytes: int = 4 * GIB

@@ -308,6 +308,7 @@ async def _live(
         asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs, hub.blobs)),
         asyncio.create_task(hub.answers.forecasts.run()),
         asyncio.create_task(hub.notifier.run()),
+        asyncio.create_task(hub.views.history.run()),
         asyncio.create_task(hub.alarms.run()),
         asyncio.create_task(watch_store(hub.engine, hub.store, hub.ground.setbacks.reports)),
     ]

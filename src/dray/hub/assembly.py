@@ -209,7 +209,7 @@ def wire_hub(
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
     values = Values(blobs, calls, access, Batches(answers, engine, rows))
     asked = (values, notifier, ServiceAnswers(answers, engine, passes, domain))
-    views, roles = make_views(engine, clock, answers, config), HubRoles(ground.role, store, engine)
+    views, roles = make_views(writer, engine, clock, answers, config), HubRoles(ground.role, store, engine)
     desk = Desk(answers, tokens, owners, *asked, roles, views, SignIn(tokens))
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))

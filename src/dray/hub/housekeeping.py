@@ -106,6 +106,7 @@ async def sweep(config: HubConfig, engine: Engine, writer: StoreWriter, outputs:
         log_before_ms=at_ms - round(config.log_s * 1000),
         keys_before_ms=at_ms - round(config.keys_s * 1000),
         audit_before_ms=at_ms - round(config.audit_s * 1000),
+        samples_before_ms=at_ms - round(config.samples_s * 1000),
     )
     gone: list[str] = []
     for _ in range(STEPS):

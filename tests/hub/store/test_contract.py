@@ -16,6 +16,7 @@ from dray.hub.store.base import (
     AuditRecord,
     JobFilter,
     KeyRow,
+    PastQuery,
     Retention,
     Store,
     TokenRow,
@@ -58,6 +59,7 @@ def test_a_hub_that_was_taken_over_can_write_nothing(open_store: Open, store: St
         lambda: store.project(make.projection(1, jobs=[make.row(1)])),
         lambda: store.save_clock(1, 1, b""),
         lambda: store.save_token(TokenRow(id="t", hash=b"h", user="ana", scopes=(), created_at_ms=1)),
+        lambda: store.save_sample(1, b""),
         lambda: store.sweep(KEEP_ALL),
     ]
     for write in writes:
@@ -287,6 +289,57 @@ def test_usage_is_summed_up_by_whose_it_was_within_a_window(store: Store, make: 
     assert {row.key for row in store.sum_uses(UseQuery("plugin", "", 2_000, 8_000))} == {"p0", "p1"}
     assert {row.key for row in store.sum_uses(UseQuery("template", "", 2_000, 8_000))} == {"t"}
     assert {row.key for row in store.sum_uses(UseQuery("name", "", 2_000, 8_000))} == {"train"}
+
+
+def test_what_was_is_found_by_when_it_was(store: Store, make: Any) -> None:
+    ended = {"state": JobState.FAILED, "submitted_at_ms": 10}
+    jobs = [
+        make.row(1, ended_at_ms=300, **ended),
+        make.row(2, ended_at_ms=200, user="bo", name="sweep", **ended),
+        make.row(3, ended_at_ms=200, **ended | {"state": JobState.SUCCEEDED, "submitted_at_ms": 90}),
+        make.row(4, state=JobState.RUNNING, submitted_at_ms=95),
+    ]
+    attempts = [
+        make.attempt(
+            "1-1", "j1", 0, phase=Phase.FAILED, exit_class="code", assigned_at_ms=10, ended_at_ms=300
+        ),
+        make.attempt("1-2", "j2", 0, phase=Phase.LOST, worker="w2", assigned_at_ms=10, ended_at_ms=200),
+        make.attempt("1-3", "j3", 0, phase=Phase.SUCCEEDED, assigned_at_ms=100, ended_at_ms=200),
+        make.attempt("1-4", "j4", 0, phase=Phase.RUNNING, assigned_at_ms=100),
+    ]
+    attempts[1] = attempts[1]._replace(user="bo", queue="q")
+    store.project(make.projection(1, jobs=jobs, attempts=attempts))
+    assert ids(store, sort="ended") == ["j1", "j3", "j2"]
+    assert ids(store, sort="ended", before_ended_ms=200, before_seq=3) == ["j2"]
+    assert ids(store, sort="ended", states=("failed",), limit=1) == ["j1"]
+    assert ids(store, ended_after_ms=200, ended_before_ms=300) == ["j3", "j2"]
+    assert ids(store, submitted_after_ms=90) == ["j4", "j3"]
+    assert ids(store, submitted_before_ms=90, user="bo") == ["j2"]
+    assert ids(store, worker="w2") == ids(store, q="wee") == ids(store, user="bo", q="j") == ["j2"]
+    assert ids(store, exit_class="code") == ["j1"]
+    assert ids(store, q="%") == ids(store, worker="w2", exit_class="code") == []
+    assert store.count_jobs("", 200, 9) == {"failed": 2, "succeeded": 1}
+    assert store.count_jobs("bo", 0, 9) == {"failed": 1}
+    assert store.count_jobs("", 201, 9) == store.count_jobs("", 0, 1) == {"failed": 1}
+
+    def past(since_ms: int, until_ms: int, **asked: Any) -> list[str]:
+        return [row.attempt.uid for row in store.past_attempts(PastQuery(since_ms, until_ms, **asked))]
+
+    assert past(0, 999) == ["1-1", "1-2"]
+    assert past(0, 999, limit=1) == past(250, 999) == past(0, 999, user="ana") == ["1-1"]
+    assert past(0, 10) == past(301, 999) == past(0, 999, worker="w9") == []
+    assert past(0, 999, worker="w1") == ["1-1", "1-3"]
+    assert past(0, 50, worker="w1") == past(0, 999, job_id="j1") == ["1-1"]
+    (row,) = store.past_attempts(PastQuery(0, 999, job_id="j2"))
+    assert (row.user, row.queue, row.name, row.attempt.phase) == ("bo", "q", "train", Phase.LOST)
+
+    for at_ms in (60_000, 120_000, 180_000):
+        store.save_sample(at_ms, b"%d" % at_ms)
+    store.save_sample(120_000, b"again")
+    assert store.samples(60_000, 180_000, 9) == [(60_000, b"60000"), (120_000, b"again")]
+    assert store.samples(0, 1 << 60, 1) == [(60_000, b"60000")]
+    store.sweep(KEEP_ALL._replace(samples_before_ms=120_000))
+    assert [at_ms for at_ms, _ in store.samples(0, 1 << 60, 9)] == [120_000, 180_000]
 
 
 def test_tokens_are_saved_and_changed(open_store: Open, store: Store) -> None:

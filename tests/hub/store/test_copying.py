@@ -66,6 +66,7 @@ def fill(store: Any, make: Any) -> None:
         "ledger": ledger,
     }
     store.project(make.projection(2, **rows))
+    store.save_sample(60_000, b"\0sample")
     store.save_clock(77, 88, b"boot|1")
     store.close(clean=True)
 

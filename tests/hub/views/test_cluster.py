@@ -171,8 +171,10 @@ def test_what_changes_comes_as_frames_and_nothing_is_missed(hub: RunningHub) -> 
         assert ask(hub, "POST", "/jobs", make_spec(id="bens", gpu_count=64), token=ben)[0] == 201
         assert [one["id"] for one in strange.find("jobs", lambda view: view["rows"])] == ["bens"]
         strange.close()
-    assert Frames(hub, "?views=nobody").status == 400
-    assert Frames(hub, "", after="x").status == 400
+    for query, after in (("?views=nobody", ""), ("", "x")):
+        refused = Frames(hub, query, after=after)
+        assert refused.status == 400
+        refused.close()
 
 
 def test_workers_come_by_the_page_and_a_cursor_belongs_to_its_list(hub: RunningHub) -> None:

@@ -25,7 +25,7 @@ from dray.hub.answers.estimates import Forecasts
 from dray.hub.answers.job_documents import JobDocuments, JobReads
 from dray.hub.answers.metrics import Metrics
 from dray.hub.answers.output import LogReader
-from dray.hub.answers.pages import count_ended, count_living, is_countable, read_page
+from dray.hub.answers.pages import count_ended, count_living, is_countable, read_page, spell_cursor
 from dray.hub.answers.service import LogRequest, Submitted
 from dray.hub.answers.site import SiteAnswers
 from dray.hub.answers.slices import portions, spread, work_off
@@ -286,7 +286,11 @@ class Answers:
         shown: list[Document] = []
         async for lines in portions(self._engine, rows, look, VIEWED_JOBS):
             shown += lines
-        return {"jobs": shown, "next_cursor": str(rows[-1].seq) if more else None, "total": total}
+        return {
+            "jobs": shown,
+            "next_cursor": spell_cursor(wanted, rows[-1]) if more else None,
+            "total": total,
+        }
 
     async def _count(self, wanted: JobFilter) -> int | None:
         ended = await asyncio.to_thread(count_ended, self._store, wanted)

@@ -9,6 +9,7 @@ import msgspec
 
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job, JobState
+from dray.errors import InvalidInput, Problem
 from dray.hub.documents.records import Document
 from dray.hub.store.base import JobFilter, Store
 
@@ -28,18 +29,34 @@ def read_page(store: Store, wanted: JobFilter) -> tuple[list[Job], bool]:
     size = 0
     while len(rows) < wanted.limit and size <= PAGE_BYTES:
         asked = min(PAGE_ROWS, wanted.limit - len(rows))
-        before = rows[-1].seq if rows else wanted.before_seq
-        found = store.list_jobs(msgspec.structs.replace(wanted, limit=asked, before_seq=before))
+        found = store.list_jobs(msgspec.structs.replace(wanted, limit=asked))
         rows += found
+        if found:
+            ended_ms = found[-1].ended_at_ms if wanted.sort == "ended" else 0
+            wanted = msgspec.structs.replace(wanted, before_seq=found[-1].seq, before_ended_ms=ended_ms)
         size += sum(len(row.spec) for row in found)
         if len(found) < asked:
             return rows, False
     return rows, True
 
 
+def spell_cursor(wanted: JobFilter, last: Job) -> str:
+    """Where the page after one that ends with this job begins."""
+    return f"{last.ended_at_ms}.{last.seq}" if wanted.sort == "ended" else str(last.seq)
+
+
+def read_cursor(cursor: str, sort: str) -> tuple[int, int]:
+    """The same read back: when the last one ended (0: lists by number), and its number."""
+    first, _, second = cursor.partition(".")
+    if cursor and (sort == "ended") != bool(second):
+        what = "is not of this list: a cursor goes with the order that gave it"
+        raise InvalidInput(f"cursor {what}", [Problem("cursor", what)])
+    return (int(first), int(second)) if second else (0, int(first or 0))
+
+
 def is_countable(wanted: JobFilter) -> bool:
     """Whether somebody wants to know how many there are in all, and not every job of before had to be looked at."""
-    return wanted.count and not (wanted.queue or wanted.name or wanted.labels)
+    return wanted.count and wanted.plain
 
 
 def count_living(state: State, wanted: JobFilter) -> Iterator[int]:

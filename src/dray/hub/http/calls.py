@@ -15,7 +15,6 @@ import msgspec
 
 from dray.core.model.ids import ID_PATTERN
 from dray.core.model.policies.policy import DAY_S, Policy
-from dray.core.model.records.records import JobState
 from dray.core.model.specs.spec import JobSpec
 from dray.errors import InvalidInput, Problem
 from dray.hub.access.caller import Caller
@@ -28,13 +27,12 @@ from dray.hub.http.bodies import name_kind, read_struct
 from dray.hub.http.replies import Answer, FileBody, Text, encode
 from dray.hub.http.routes import API, Param, Request, Route
 from dray.hub.http.streams import Stream
-from dray.hub.http.view_calls import LABEL, SINCE, VIEW_ROUTES, read_after, read_label, write_events
+from dray.hub.http.view_calls import CURSOR, LIMIT, SINCE, STATE, VIEW_ROUTES, read_after, write_events
 from dray.hub.notifications.outbox import STATES as TOLD_STATES
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
 from dray.hub.operations.operation import ANY, Desk, Operation
 from dray.hub.operations.table import OPERATIONS
-from dray.hub.store.base import JobFilter
 from dray.hub.store.uses import BY
 from dray.wire.messages import client as wire
 from dray.wire.messages.packed import Packed
@@ -50,7 +48,6 @@ PIECE_BYTES = 4 << 20
 BINARY = "application/octet-stream"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _KEY = re.compile(r"[\x20-\x7e]{1,128}")
-_STATES = tuple(state.value for state in JobState)
 
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
@@ -72,20 +69,6 @@ def _read_batch(request: Request) -> asks.SubmitJobs:
     if not specs:
         raise InvalidInput("the list of jobs is empty: send at least one")
     return asks.SubmitJobs(specs, _key(request), request.query["exists"])
-
-
-def _read_filter(request: Request) -> JobFilter:
-    asked = request.query
-    return JobFilter(
-        states=tuple(dict.fromkeys(asked["state"])),
-        user=asked["user"],
-        queue=asked["queue"],
-        name=asked["name"],
-        labels=tuple(read_label(text) for text in asked["label"]),
-        before_seq=int(asked["cursor"] or 0),
-        limit=asked["limit"],
-        count=asked["count"],
-    )
 
 
 def _read_tasks(request: Request) -> asks.ListTasks:
@@ -327,24 +310,6 @@ _DESCRIBE = Operation("show_openapi", "This description", ANY, asks.Nothing, dic
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
-_STATE = Param("state", "only these states; may repeat or hold commas", choices=_STATES, many=True)
-_LIMIT = Param("limit", "how many at most", kind="whole", default=100, low=1, high=1000)
-_CURSOR = Param("cursor", "`next_cursor` of the page before", pattern=r"[0-9]{1,18}", default="")
-_JOB_FILTERS = (
-    _STATE,
-    Param("user", "only jobs of this user", default=""),
-    Param("queue", "only jobs of this queue", default=""),
-    Param("name", "only jobs of this name", default=""),
-    Param(
-        "label",
-        "only jobs with this label, `key=value`; may repeat",
-        pattern=LABEL,
-        many=True,
-    ),
-    _LIMIT,
-    _CURSOR,
-    Param("count", "say how many there are in all", kind="flag", default=False),
-)
 _TASK = Param("task", "index of the task; its only one by default", kind="whole", low=0, high=10**9)
 _LOG_PARAMS = (
     _TASK,
@@ -364,7 +329,7 @@ _RECEIPTS = (
     Param("job", "only those that this job made or suffered", default="", pattern=ID_PATTERN),
     Param("user", "only those that this user's jobs made or suffered", default=""),
     Param("limit", "how many at most", kind="whole", default=50, low=1, high=MAX_RECEIPTS),
-    _CURSOR,
+    CURSOR,
     Param("window_s", "how far back the statistics reach", kind="number", default=DAY_S, low=1, high=MAX_WINDOW_S),
 )  # fmt: skip
 _OVERVIEW = (
@@ -383,8 +348,8 @@ _IDLE = Param("limit", "how many at most", kind="whole", default=100, low=1, hig
 _TOLD = (
     Param("job", "only of this job", default="", pattern=ID_PATTERN),
     Param("state", "only these states; may repeat or hold commas", choices=TOLD_STATES, many=True),
-    _LIMIT,
-    _CURSOR,
+    LIMIT,
+    CURSOR,
 )
 _LINE = Param("limit", "how many of the line at most", kind="whole", default=20, low=1, high=MAX_LINE)
 _DRY_RUN = Param("dry_run", "only tell what would change", kind="flag", default=False)
@@ -415,9 +380,8 @@ ROUTES: tuple[Route, ...] = (
     _api("POST", "/jobs:batch", "submit_batch", body=_BATCH, params=(_EXISTS,), read=_read_batch, write=_write_batch,
          statuses=(200, 201), headers=_ONCE, list_body=True),
     _api("POST", "/jobs:act", "act_on_jobs", body=wire.Act, read=lambda request: read_struct(wire.Act, request.body)),
-    _api("GET", "/jobs", "list_jobs", params=_JOB_FILTERS, read=_read_filter),
     _api("GET", "/jobs/{id}", "show_job", params=(_WAIT,), waits="wait_s"),
-    _api("GET", "/jobs/{id}/tasks", "list_tasks", params=(_STATE, _LIMIT, _CURSOR), read=_read_tasks),
+    _api("GET", "/jobs/{id}/tasks", "list_tasks", params=(STATE, LIMIT, CURSOR), read=_read_tasks),
     _api("GET", "/jobs/{id}/events", "list_job_events"),
     _api("GET", "/jobs/{id}/why", "explain_job", params=(_FIX, _ETA), waits="eta_s"),
     _api("GET", "/jobs/{id}/logs", "read_logs", params=_LOG_PARAMS, read=_read_logs, write=_write_output,
@@ -488,7 +452,7 @@ ROUTES: tuple[Route, ...] = (
          read=lambda request: read_struct(shapes.TokenRequest, request.body)),
     _api("DELETE", "/tokens/{id}", "revoke_token"),
     _api("GET", "/doctor", "examine_hub"),
-    _api("GET", "/audit", "list_audit", params=(_LIMIT,)),
+    _api("GET", "/audit", "list_audit", params=(LIMIT,)),
     _api("POST", "/session", "open_session", body=shapes.SessionRequest, read=_read_session, write=_write_session,
          statuses=(201,), most_bytes=4096),
     _api("GET", "/session", "show_session"),

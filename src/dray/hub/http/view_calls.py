@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 from dray.core.model.labels import LABEL_NAME
+from dray.core.model.records.records import JobState
 from dray.errors import InvalidInput, Problem
+from dray.hub.answers.pages import read_cursor
 from dray.hub.http.routes import API, Param, Request, Route
 from dray.hub.http.streams import Stream, feed_lines
+from dray.hub.operations import asks
 from dray.hub.operations.table import OPERATIONS
+from dray.hub.store.base import JobFilter
 from dray.hub.views.board import STATES
+from dray.hub.views.failures import KEYS, ListFailures
+from dray.hub.views.history import SERIES
 from dray.hub.views.live import FollowViews, read_views
 from dray.hub.views.machines import SORTS, ListWorkers
+from dray.hub.views.spans import read_moment
 
 EVENT_ID = r"[0-9]{1,18}\.[0-9]{1,9}"
 LABEL = r"[^=\x00-\x1f\x7f]+=[^\x00-\x1f\x7f]*"
@@ -51,6 +59,38 @@ def _read_live(request: Request) -> FollowViews:
     return read_views(tuple(texts), read_after(request))
 
 
+def _read_filter(request: Request) -> JobFilter:
+    asked, at_ms = request.query, round(time.time() * 1000)
+    ended_ms, seq = read_cursor(asked["cursor"], asked["sort"])
+    moments: dict[str, Any] = {
+        f"{name}_ms": read_moment(name, asked[name], at_ms)
+        for name in ("submitted_after", "submitted_before", "ended_after", "ended_before")
+        if asked[name]
+    }
+    named = {name: asked[name] for name in ("user", "queue", "name", "worker", "exit_class", "q", "sort")}
+    return JobFilter(
+        states=tuple(dict.fromkeys(asked["state"])),
+        labels=tuple(read_label(text) for text in asked["label"]),
+        before_seq=seq,
+        before_ended_ms=ended_ms,
+        limit=asked["limit"],
+        count=asked["count"],
+        **named,
+        **moments,
+    )
+
+
+def _read_history(request: Request) -> asks.ShowHistory:
+    asked = request.query
+    series = tuple(dict.fromkeys(part for text in asked["series"] for part in text.split(",")))
+    return asks.ShowHistory(series, asked["from"], asked["to"], asked["step_s"])
+
+
+def _read_failures(request: Request) -> ListFailures:
+    asked = request.query
+    return ListFailures(asked["from"], asked["to"], tuple(dict.fromkeys(asked["by"])), asked["limit"])
+
+
 SINCE = Param("since", "begin after this event id", pattern=EVENT_ID, default="")
 _WORKERS = (
     Param("backend", "only workers with this backend", default="", choices=_BACKENDS),
@@ -65,6 +105,51 @@ _WORKERS = (
     Param("sort", "in which order; with - before it the other way round", default="name",
           choices=(*SORTS, *(f"-{name}" for name in SORTS))),
 )  # fmt: skip
+_STATES = tuple(state.value for state in JobState)
+STATE = Param("state", "only these states; may repeat or hold commas", choices=_STATES, many=True)
+LIMIT = Param("limit", "how many at most", kind="whole", default=100, low=1, high=1000)
+CURSOR = Param("cursor", "`next_cursor` of the page before", pattern=r"[0-9]{1,18}", default="")
+_WHEN = "a moment such as 2030-01-31T18:00:00Z, or how long ago, such as 6h"
+_FROM = Param("from", f"since when: {_WHEN}", default="")
+_TO = Param("to", f"until when: {_WHEN}; now by default", default="")
+_JOBS = (
+    STATE,
+    Param("user", "only jobs of this user", default=""),
+    Param("queue", "only jobs of this queue", default=""),
+    Param("name", "only jobs of this name", default=""),
+    Param("label", "only jobs with this label, `key=value`; may repeat", pattern=LABEL, many=True),
+    Param("q", "only jobs whose name or id has this in it", default=""),
+    Param("worker", "only jobs of which a try was on this worker", default=""),
+    Param("exit_class", "only jobs of which a try ended so, such as oom, time_limit, lost", default=""),
+    Param("submitted_after", f"only those submitted since then: {_WHEN}", default=""),
+    Param("submitted_before", "only those submitted before", default=""),
+    Param("ended_after", "only those that have ended since then", default=""),
+    Param("ended_before", "only those that ended before", default=""),
+    Param("sort", "by what, the newest first; `ended` lists those alone that have", default="submitted",
+          choices=("submitted", "ended")),
+    LIMIT,
+    Param("cursor", "`next_cursor` of the page before, which goes with the same order",
+          pattern=r"[0-9]{1,18}(\.[0-9]{1,18})?", default=""),
+    Param("count", "say how many there are in all", kind="flag", default=False),
+)  # fmt: skip
+_COUNTED = (
+    Param("user", "only jobs of this user", default=""),
+    Param("ended_after", f"count those that ended since then: {_WHEN}; all by default", default=""),
+)
+_HISTORY = (
+    Param("series", "which; all by default: " + ", ".join(SERIES), many=True, max_length=1024),
+    _FROM,
+    _TO,
+    Param("step_s", "how long one value stands for; whole minutes, as few as fit by default", kind="whole", default=0,
+          low=0, high=31 * 86400),
+)  # fmt: skip
+_FAILURES = (
+    _FROM,
+    _TO,
+    Param("by", "what failures of a group have in common beside the verdict; error and job by default", choices=KEYS,
+          many=True),
+    Param("limit", "how many groups at most", kind="whole", default=50, low=1, high=200),
+)  # fmt: skip
 _GROUP = Param("group", "the label by which they are grouped too", default="", pattern=LABEL_NAME)
 _VIEWS = Param("views", "what to hear of: cluster, queues, jobs, or job:ID for one; all by default; may repeat",
                many=True, max_length=4096)  # fmt: skip
@@ -75,6 +160,10 @@ def _api(method: str, path: str, name: str, **more: Any) -> Route:
 
 
 VIEW_ROUTES: tuple[Route, ...] = (
+    _api("GET", "/jobs", "list_jobs", params=_JOBS, read=_read_filter),
+    _api("GET", "/jobs:counts", "count_jobs", params=_COUNTED),
+    _api("GET", "/history", "show_history", params=_HISTORY, read=_read_history),
+    _api("GET", "/failures", "list_failures", params=_FAILURES, read=_read_failures),
     _api("GET", "/cluster", "show_cluster", params=(_GROUP,)),
     _api("GET", "/live", "follow_views", params=(_VIEWS, SINCE), headers=("Last-Event-ID",), read=_read_live,
          write=write_events, media="text/event-stream"),

@@ -82,6 +82,22 @@ class PlanJob(msgspec.Struct):
     eta_s: float = 0
 
 
+class CountJobs(msgspec.Struct):
+    """Jobs of one user, or of all; those that have ended since a moment."""
+
+    user: str = ""
+    ended_after: str = ""
+
+
+class ShowHistory(NamedTuple):
+    """Which series, from when to when; `step_s`: how long one value stands for."""
+
+    series: tuple[str, ...] = ()
+    since: str = ""
+    until: str = ""
+    step_s: int = 0
+
+
 class ShowCluster(msgspec.Struct):
     """All workers in columns; `group`: the label by which they are grouped too."""
 

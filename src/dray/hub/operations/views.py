@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from dray.hub.access.caller import Caller
+from dray.hub.answers.service import Document
 from dray.hub.documents.public_feed import FeedEvent
 from dray.hub.operations import asks
 from dray.hub.operations.operation import READ, Desk, Operation
+from dray.hub.views.failures import ListFailures
 from dray.hub.views.live import FollowViews
 from dray.hub.views.machines import ListWorkers
+from dray.hub.views.spans import DAY_MS, read_span
 from dray.hub.views.views import Views
 from dray.wire.schemas import jobs as shapes
 from dray.wire.schemas import views as view_shapes
@@ -27,7 +30,25 @@ async def follow_views(desk: Desk, caller: Caller, ask: FollowViews) -> AsyncIte
     return _of(desk).live.follow(caller, ask)
 
 
+async def show_history(desk: Desk, caller: Caller, ask: asks.ShowHistory) -> Document:
+    views = _of(desk)
+    span = read_span(ask.since, ask.until, views.clock_ms(), DAY_MS)
+    return await views.history.show(caller, ask.series, span, ask.step_s)
+
+
+async def list_failures(desk: Desk, caller: Caller, ask: ListFailures) -> Document:
+    views = _of(desk)
+    return await views.failures.show(caller, ask, read_span(ask.since, ask.until, views.clock_ms(), DAY_MS))
+
+
 VIEWS = (
+    Operation("count_jobs", "Count jobs by their states, and say in one sentence how they stand", READ, asks.CountJobs,
+              view_shapes.JobCounts,
+              lambda desk, caller, ask: _of(desk).counts.show(caller, ask.user, ask.ended_after), weight=2),
+    Operation("show_history", "Show how the cluster stood, as series", READ, asks.ShowHistory, view_shapes.History,
+              show_history, weight=5),
+    Operation("list_failures", "List what failed, in groups with a verdict and an example each", READ, ListFailures,
+              view_shapes.Failures, list_failures, weight=10),
     Operation("show_cluster", "Show all workers in columns, and in one sentence how well they are used", READ,
               asks.ShowCluster, view_shapes.Cluster,
               lambda desk, caller, ask: _of(desk).cluster.show(caller, ask.group), weight=5),

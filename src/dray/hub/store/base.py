@@ -147,6 +147,29 @@ class UseRow(NamedTuple):
     money: float = 0
 
 
+class PastQuery(NamedTuple):
+    """Attempts that ended since `since_ms` and began before `until_ms`: of one worker, of one job, or those that failed
+    (of anybody, or of one user).
+    """
+
+    since_ms: int
+    until_ms: int
+    worker: str = ""
+    job_id: str = ""
+    user: str = ""
+    limit: int = 1000
+
+
+class PastRow(NamedTuple):
+    """One attempt that has ended, with whose it was."""
+
+    attempt: Attempt
+    name: str
+    user: str
+    gpu_type: str
+    queue: str
+
+
 class LedgerRow(NamedTuple):
     """One record of the ledger; None strikes it out."""
 
@@ -201,9 +224,11 @@ class LiveRows(NamedTuple):
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which finished or live jobs a list wants; empty fields do not filter. `before_seq` pages downwards.
+    """Which finished or live jobs a list wants; empty fields do not filter. `before_seq` pages downwards, among those
+    that ended at `before_ended_ms` where they are sorted by that.
 
-    `count`: also how many there are in all.
+    `count`: also how many there are in all. `worker`, `exit_class`: an attempt of theirs was there, or ended so. `q`:
+    their name or their id has this in it. `sort`: `submitted`, newest first, or `ended`, and those alone that have.
     """
 
     states: tuple[str, ...] = ()
@@ -214,6 +239,37 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     before_seq: int = 0
     limit: int = 100
     count: bool = False
+    submitted_after_ms: int = 0
+    submitted_before_ms: int = 0
+    ended_after_ms: int = 0
+    ended_before_ms: int = 0
+    worker: str = ""
+    exit_class: str = ""
+    q: str = ""
+    sort: str = "submitted"
+    before_ended_ms: int = 0
+
+    @property
+    def ended_only(self) -> bool:
+        """Whether only jobs that have ended are meant."""
+        return self.sort == "ended" or bool(self.ended_after_ms or self.ended_before_ms)
+
+    @property
+    def spans(self) -> list[tuple[str, int]]:
+        """Conditions about moments, each with its value."""
+        told = (
+            ("submitted_at_ms >= ?", self.submitted_after_ms),
+            ("submitted_at_ms < ?", self.submitted_before_ms),
+            ("ended_at_ms >= ?", self.ended_after_ms),
+            ("ended_at_ms < ?", self.ended_before_ms),
+        )
+        return [(term, value) for term, value in told if value]
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but states and a user is asked for: such jobs can be counted."""
+        others = (self.queue, self.name, self.labels, self.worker, self.exit_class, self.q, self.spans)
+        return not any(others) and self.sort == "submitted"
 
 
 class TokenRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,6 +339,7 @@ class Retention(NamedTuple):
     keys_before_ms: int
     audit_before_ms: int
     batch: int = 1000
+    samples_before_ms: int = 0
 
 
 class ReadGuard:
@@ -444,6 +501,10 @@ class Store(Protocol):
     def tokens(self) -> list[TokenRow]: ...
     def save_token(self, token: TokenRow) -> None: ...
     def audit(self, limit: int, before_ms: int = 0) -> list[AuditRecord]: ...
+    def save_sample(self, at_ms: int, record: bytes) -> None: ...
+    def samples(self, since_ms: int, until_ms: int, limit: int) -> list[tuple[int, bytes]]: ...
+    def past_attempts(self, asked: PastQuery) -> list[PastRow]: ...
+    def count_jobs(self, user: str, ended_since_ms: int, most: int) -> dict[str, int]: ...
     def find_args(self, job_id: str, index: int) -> ArgsChunk | None: ...
     def find_results(self, job_id: str, first: int, end: int) -> list[ResultsChunk]: ...
     def results_from(self, job_id: str, seq: int, limit: int) -> list[ResultsChunk]: ...

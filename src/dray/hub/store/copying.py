@@ -65,6 +65,7 @@ TABLES: dict[str, tuple[tuple[str, ...], str]] = {
     "ledger": (("kind", "key", "record"), "kind, key"),
     "tokens": (("id", "record"), "id"),
     "audit": (("id", "at_ms", "user", "token_id", "action", "target", "detail"), "id"),
+    "samples": (("id", "at_ms", "record"), "id"),
     "call_args": (("job_id", "first", "calls", "blob"), "job_id, first"),
     "call_results": (("id", "job_id", "lo", "hi", "seq", "worker", "lane", "at_ms", "blob"), "id"),
     "blobs": (("digest", "size", "at_ms"), "digest"),

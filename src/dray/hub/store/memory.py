@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
@@ -31,6 +32,8 @@ from dray.hub.store.base import (
     LiveRows,
     LogEntry,
     Lost,
+    PastQuery,
+    PastRow,
     Position,
     Projection,
     ReadGuard,
@@ -43,6 +46,7 @@ from dray.hub.store.base import (
     UseQuery,
     UseRow,
 )
+from dray.hub.store.past import find_past, is_meant
 from dray.hub.store.uses import sum_up
 
 Record = TypeVar("Record", Job, Task, Attempt)
@@ -88,6 +92,7 @@ class MemoryFile:
         self.call_results: dict[str, list[ResultsChunk]] = {}
         self.blobs: dict[str, BlobRow] = {}
         self.blob_refs: dict[str, dict[str, None]] = {}
+        self.samples: dict[int, bytes] = {}
 
 
 class MemoryStore:
@@ -233,7 +238,10 @@ class MemoryStore:
             del file.keys[key]
         old = _front(((None, row.at_ms) for row in file.audit), retention.audit_before_ms, retention.batch)
         del file.audit[: len(old)]
-        return retention.batch in (len(seqs), len(keys), len(old))
+        samples = sorted(at_ms for at_ms in file.samples if at_ms < retention.samples_before_ms)
+        for at_ms in samples[: retention.batch]:
+            del file.samples[at_ms]
+        return retention.batch in (len(seqs), len(keys), len(old)) or len(samples) > retention.batch
 
     def save_blobs(self, rows: Mapping[str, BlobRow]) -> None:
         """List blobs, or note that they are wanted."""
@@ -375,15 +383,19 @@ class MemoryStore:
     @_read
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """List jobs newest first."""
-        found = [row.job for row in self.file.jobs.values() if _matches(row, wanted)]
-        found.sort(key=lambda job: -job.seq)
+        file = self.file
+        tried: dict[str, list[Attempt]] = {}
+        for one in file.attempts.values() if wanted.worker or wanted.exit_class else ():
+            tried.setdefault(one.attempt.job_id, []).append(one.attempt)
+        found = [row.job for row in file.jobs.values() if is_meant(row, wanted, tried)]
+        found.sort(key=lambda job: (-job.ended_at_ms if wanted.sort == "ended" else 0, -job.seq))
         return list(_copies(found[: wanted.limit]))
 
     @_read
     def count_ended(self, user: str, states: tuple[str, ...], most: int) -> int:
         """Count jobs in these states, of one user or of all; no further than to `most`."""
         wanted = JobFilter(user=user, states=states)
-        return min(most, sum(1 for row in self.file.jobs.values() if _matches(row, wanted)))
+        return min(most, sum(1 for row in self.file.jobs.values() if is_meant(row, wanted)))
 
     @_read
     def find_tasks(
@@ -425,6 +437,30 @@ class MemoryStore:
     def sum_uses(self, asked: UseQuery) -> list[UseRow]:
         """Sum up what attempts asked for, held and used."""
         return sum_up(list(self.file.attempts.values()), asked)
+
+    @_read
+    def past_attempts(self, asked: PastQuery) -> list[PastRow]:
+        """Give attempts that ended within a while, newest first."""
+        rows = find_past(list(self.file.attempts.values()), asked)
+        return [PastRow(_twin(row.attempt), row.name, row.user, row.gpu_type, row.queue) for row in rows]
+
+    @_read
+    def count_jobs(self, user: str, ended_since_ms: int, most: int) -> dict[str, int]:
+        """Count jobs by the state in which they ended since a moment; no further than to `most` of them."""
+        jobs = (row.job for row in self.file.jobs.values() if user in ("", row.job.user))
+        ended = [job for job in jobs if job.state.final and job.ended_at_ms >= ended_since_ms]
+        ended.sort(key=lambda job: -job.ended_at_ms)
+        return dict(Counter(job.state.value for job in ended[:most]))
+
+    @_read
+    def samples(self, since_ms: int, until_ms: int, limit: int) -> list[tuple[int, bytes]]:
+        """Give samples of a while, oldest first."""
+        return [one for one in sorted(self.file.samples.items()) if since_ms <= one[0] < until_ms][:limit]
+
+    def save_sample(self, at_ms: int, record: bytes) -> None:
+        """Keep how the cluster stood at a moment."""
+        self._check_epoch()
+        self.file.samples[at_ms] = record
 
     @_read
     def find_attempt(self, uid: str) -> Attempt | None:
@@ -487,18 +523,6 @@ def _front(rows: Iterable[tuple[Key, int]], before_ms: int, batch: int) -> list[
             break
         found.append(key)
     return found
-
-
-def _matches(row: JobRow, wanted: JobFilter) -> bool:
-    job = row.job
-    return (
-        (not wanted.states or job.state in wanted.states)
-        and wanted.user in ("", job.user)
-        and wanted.queue in ("", job.queue)
-        and wanted.name in ("", job.name)
-        and (not wanted.before_seq or job.seq < wanted.before_seq)
-        and all(row.labels.get(key) == value for key, value in wanted.labels)
-    )
 
 
 def _twin(attempt: Attempt) -> Attempt:

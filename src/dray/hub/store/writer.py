@@ -26,6 +26,11 @@ class StoreWriter:
         self._store, self._thread = store, DiskThread("dray-store")
         self._old_interval_s = 0.0
 
+    @property
+    def store(self) -> Store:
+        """What it writes to, for those who read."""
+        return self._store
+
     def start(self) -> None:
         """Start the thread for the running loop.
 

@@ -8,8 +8,12 @@ from dray.config import HubConfig
 from dray.hub.answers.answers import Answers
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
+from dray.hub.store.writer import StoreWriter
 from dray.hub.views.board import Board
 from dray.hub.views.cluster import ClusterView
+from dray.hub.views.counts import CountsView
+from dray.hub.views.failures import FailuresView
+from dray.hub.views.history import History
 from dray.hub.views.live import LiveView
 from dray.hub.views.machines import MachinesView
 
@@ -20,12 +24,26 @@ class Views(NamedTuple):
     cluster: ClusterView
     machines: MachinesView
     live: LiveView
+    history: History
+    failures: FailuresView
+    counts: CountsView
+    clock: HubClock
+
+    def clock_ms(self) -> int:
+        """Wall time."""
+        return self.clock.read().at_ms
 
 
-def make_views(engine: Engine, clock: HubClock, answers: Answers, config: HubConfig) -> Views:
+def make_views(
+    writer: StoreWriter, engine: Engine, clock: HubClock, answers: Answers, config: HubConfig
+) -> Views:
     """Make all of them around one board; they hear of what is committed."""
+    store = writer.store
     board = Board(engine)
     live = LiveView(engine, clock, board)
-    answers.listeners.append(live.hear)
+    history = History(engine, clock, store, writer, board)
+    answers.listeners += [live.hear, history.hear]
     machines = MachinesView(engine, clock, board, round(config.stale_s * 1000))
-    return Views(ClusterView(engine, clock, board), machines, live)
+    counts = CountsView(engine, clock, store, answers.forecasts)
+    failures = FailuresView(engine, store)
+    return Views(ClusterView(engine, clock, board), machines, live, history, failures, counts, clock)

@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from dray.wire.schemas.reasons import VerdictDocument
+
 
 class ClusterTotals(msgspec.Struct):
     """Sums over workers that are here; `held` in thousandths of a GPU, `cpu` of a core."""
@@ -86,3 +88,77 @@ class Card(msgspec.Struct):
     healthy: bool = True
     held_milli: int = 0
     holders: list[CardHolder] = []
+
+
+class JobCounts(msgspec.Struct):
+    """How many jobs there are. `ended`: by the state in which they ended; `more`: there are more than were counted."""
+
+    headline: str
+    live: Annotated[dict[str, int], Meta(description="pending, running, held")]
+    ended: dict[str, int]
+    more: bool = False
+    next_start_s: Annotated[float | None, Meta(description="when the next of those that wait starts")] = None
+
+
+class History(msgspec.Struct, rename={"since": "from", "until": "to"}):
+    """How the cluster stood. A value stands for `step_s` from its moment in `at`, and is null where no hub looked."""
+
+    since: str
+    until: str
+    step_s: float
+    at: list[str]
+    series: dict[str, list[float | None]]
+    failures: Annotated[dict[str, int], Meta(description="ends that were no success, by exit class")]
+
+
+class FailureVerdict(msgspec.Struct):
+    """Why something did not succeed, in a word."""
+
+    kind: str
+    title: str
+
+
+class FailureExample(msgspec.Struct):
+    """The newest of a group."""
+
+    job_id: str
+    task_id: str
+    attempt: int
+    name: str
+    worker: str
+    ended_at: str
+    exit_code: int | None = None
+    verdict: VerdictDocument | None = None
+    last: Annotated[list[str], Meta(description="the last lines that it printed")] = []
+
+
+class FailureGroup(msgspec.Struct):
+    """Failures that have one cause, as far as can be told. `fault`: the program, a limit, the machine, the policy or a
+    person; `bins`: how many in each of equal parts of the time.
+    """
+
+    count: int
+    fault: str
+    verdict: FailureVerdict
+    exit_class: str
+    error: Annotated[str, Meta(description="without what differs between them: numbers, ids, folders")]
+    bins: list[int]
+    jobs: int
+    names: list[str]
+    workers: dict[str, int]
+    more_workers: int
+    users: dict[str, int]
+    example: FailureExample | None = None
+
+
+class Failures(msgspec.Struct, rename={"since": "from", "until": "to"}):
+    """What failed, the most frequent first. `others`: how many tries of others failed, by what `visibility` shows."""
+
+    since: str
+    until: str
+    headline: str
+    count: int
+    cut: Annotated[bool, Meta(description="there were more than were looked at, the newest")]
+    groups: list[FailureGroup]
+    left_out: int
+    others: dict[str, int] = {}

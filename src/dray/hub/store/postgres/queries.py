@@ -24,6 +24,8 @@ from dray.hub.store.base import (
     JobFilter,
     KeyRow,
     LogEntry,
+    PastQuery,
+    PastRow,
     ReadGuard,
     ResultsChunk,
     TokenRow,
@@ -32,6 +34,7 @@ from dray.hub.store.base import (
 )
 from dray.hub.store.columns import clean
 from dray.hub.store.leading import Found, WentBack, check_found
+from dray.hub.store.past import spell_past
 from dray.hub.store.postgres.connection import Connection, Target
 from dray.hub.store.postgres.election import RETRY_S
 from dray.hub.store.postgres.errors import Unanswered
@@ -42,6 +45,11 @@ Asked = ParamSpec("Asked")
 Answer = TypeVar("Answer")
 PATIENCE_S = 10.0
 LIST_S = 60.0
+# By what lists of jobs are sorted; none is longer than $2.
+_ORDERS = {
+    "submitted": "ORDER BY seq DESC LIMIT $2",
+    "ended": "ORDER BY ended_at_ms DESC, seq DESC LIMIT $2",
+}
 _END = 1 << 62
 _FINAL = "state NOT IN ('pending', 'running')"
 _STATE_TERMS = {"pending": "state IN ('pending', 'running')", "running": "state = 'running'"}
@@ -225,13 +233,13 @@ class Reader:
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """List jobs newest first. Each state is asked for by itself, in order, and the answers are merged."""
-        found: list[tuple[int, bytes]] = []
+        found: list[tuple[tuple[int, int], bytes]] = []
         for state in wanted.states or (tuple(JobState) if wanted.user else ("",)):
             found.extend(await self._jobs_of_state(wanted, str(state)))
         found.sort(reverse=True)
         return self._records.read_all("jobs", JOB, (record for _seq, record in found[: wanted.limit]))
 
-    async def _jobs_of_state(self, wanted: JobFilter, state: str) -> list[tuple[int, bytes]]:
+    async def _jobs_of_state(self, wanted: JobFilter, state: str) -> list[tuple[tuple[int, int], bytes]]:
         values: list[Any] = [wanted.before_seq or _END, wanted.limit]
         terms = ["seq < $1"]
 
@@ -249,13 +257,33 @@ class Reader:
             term("queue = ?", clean(wanted.queue))
         if wanted.name:
             term("name = ?", clean(wanted.name))
+        for text, moment in wanted.spans:
+            term(text, moment)
+        if wanted.ended_only:
+            terms.append(_FINAL)
+        if wanted.before_ended_ms:
+            # The first condition is that of a list by number: here the moment goes before it.
+            values.append(wanted.before_ended_ms)
+            terms[0] = f"(ended_at_ms, seq) < (${len(values)}, $1)"
+        for column, value in (("worker", wanted.worker), ("exit_class", wanted.exit_class)):
+            if value:
+                of_job = "SELECT 1 FROM dray.attempts WHERE job_id = jobs.id"
+                term(f"EXISTS ({of_job} AND {column} = ?)", clean(value))
+        if wanted.q:
+            term("(strpos(name, ?) > 0 OR strpos(id, ?) > 0)", clean(wanted.q))
         if wanted.labels:
             labels = {clean(key): clean(value) for key, value in wanted.labels}
             term("labels @> ?::jsonb", _encode_json(labels).decode())
         query = " ".join(
-            ("SELECT seq, record FROM dray.jobs WHERE", " AND ".join(terms), "ORDER BY seq DESC LIMIT $2")
+            (
+                "SELECT ended_at_ms, seq, record FROM dray.jobs WHERE",
+                " AND ".join(terms),
+                _ORDERS[wanted.sort],
+            )
         )
-        return [(row[0], row[1]) for row in await self._list("list jobs", query, *values)]
+        by_end = wanted.sort == "ended"
+        rows = await self._list("list jobs", query, *values)
+        return [((row[0] if by_end else 0, row[1]), row[2]) for row in rows]
 
     async def count_ended(self, user: str, states: tuple[str, ...], most: int) -> int:
         """Count jobs in final states, no further than to `most`."""
@@ -322,6 +350,29 @@ class Reader:
         values = (clean(asked.user), asked.since_ms, asked.until_ms, LONGEST_S, MOST_ROWS)
         rows = await self._list("sum up usage", spell_postgres(asked.by), *values)
         return [UseRow(*row) for row in rows]
+
+    async def past_attempts(self, asked: PastQuery) -> list[PastRow]:
+        """Attempts that ended within a while, newest first."""
+        asked = asked._replace(worker=clean(asked.worker), job_id=clean(asked.job_id), user=clean(asked.user))
+        where, values = spell_past(asked, "$", "usr")
+        query = f"SELECT record, name, usr, gpu_type, queue FROM dray.attempts {where}"
+        rows = await self._list("read what ran", query, *values)
+        found = ((self._records.read("attempts", ATTEMPT, row[0]), tuple(row)[1:]) for row in rows)
+        return [PastRow(attempt, *rest) for attempt, rest in found if attempt is not None]
+
+    async def count_jobs(self, user: str, ended_since_ms: int, most: int) -> dict[str, int]:
+        """How many jobs ended in each state since a moment; no further than to `most` of them."""
+        terms = f"{_FINAL} AND ended_at_ms >= $1 AND ($3::text = '' OR usr = $3::text)"
+        chosen = f"SELECT state FROM dray.jobs WHERE {terms} ORDER BY ended_at_ms DESC LIMIT $2"
+        query = f"SELECT state, count(*) FROM ({chosen}) AS chosen GROUP BY state"
+        rows = await self._list("count jobs", query, ended_since_ms, most, clean(user))
+        return {row[0]: int(row[1]) for row in rows}
+
+    async def samples(self, since_ms: int, until_ms: int, limit: int) -> list[tuple[int, bytes]]:
+        """Samples of a while, oldest first."""
+        query = "SELECT at_ms, record FROM dray.samples WHERE id >= $1 AND id < $2 ORDER BY id LIMIT $3"
+        rows = await self._list("read samples", query, since_ms, until_ms, limit)
+        return [(row[0], row[1]) for row in rows]
 
     async def find_args(self, job_id: str, index: int) -> ArgsChunk | None:
         """Find the chunk that holds a call's arguments."""
@@ -456,6 +507,18 @@ class WaitedReads:
     def sum_uses(self, asked: UseQuery) -> list[UseRow]:
         """Sum up what attempts asked for, held and used."""
         return self._read(self._reader.sum_uses, asked)
+
+    def past_attempts(self, asked: PastQuery) -> list[PastRow]:
+        """Give attempts that ended within a while, newest first."""
+        return self._read(self._reader.past_attempts, asked)
+
+    def count_jobs(self, user: str, ended_since_ms: int, most: int) -> dict[str, int]:
+        """Count jobs by the state in which they ended since a moment."""
+        return self._read(self._reader.count_jobs, user, ended_since_ms, most)
+
+    def samples(self, since_ms: int, until_ms: int, limit: int) -> list[tuple[int, bytes]]:
+        """Give samples of a while, oldest first."""
+        return self._read(self._reader.samples, since_ms, until_ms, limit)
 
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""

@@ -54,7 +54,7 @@ _FRONTS = {
         f"SELECT id, at_ms FROM dray.{table} ORDER BY id LIMIT $1",
         _fenced(f"DELETE FROM dray.{table} USING own WHERE id <= $2"),
     )
-    for table in ("keys", "audit")
+    for table in ("keys", "audit", "samples")
 }
 SWEEP_BLOBS = f"""{OWN}, idle AS (SELECT digest FROM dray.blobs WHERE at_ms < $2
         AND NOT EXISTS (SELECT 1 FROM dray.blob_refs WHERE blob_refs.digest = blobs.digest)
@@ -92,7 +92,8 @@ class Sweeper:
         log = await self._log(retention, applied_seq)
         keys = await self._front("keys", retention.keys_before_ms, retention.batch)
         audit = await self._front("audit", retention.audit_before_ms, retention.batch)
-        return Swept(jobs.job_ids, jobs.more or args or log or keys or audit)
+        samples = await self._front("samples", retention.samples_before_ms, retention.batch)
+        return Swept(jobs.job_ids, jobs.more or args or log or keys or audit or samples)
 
     async def _jobs(self, retention: Retention) -> Swept:
         counted = await self._ask("count jobs", _COUNT_FINAL)

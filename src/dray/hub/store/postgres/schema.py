@@ -236,7 +236,16 @@ _GATEWAYS = (
 # What an hour of an attempt costs, in millionths.
 _RATES = ("ALTER TABLE dray.attempts ADD COLUMN rate bigint NOT NULL DEFAULT 0",)
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _HUBS, _FILES, _GATEWAYS, _RATES)
+_PAST = (
+    # How the cluster stood, a row for each minute; the id is its moment.
+    "CREATE TABLE dray.samples (id bigint PRIMARY KEY, at_ms bigint NOT NULL, record bytea NOT NULL)",
+    # What ran on a worker within a while, and what failed: the latter is written only where something did.
+    "CREATE INDEX attempts_by_worker ON dray.attempts (worker, ended_at_ms)",
+    """CREATE INDEX attempts_bad ON dray.attempts (ended_at_ms)
+        WHERE phase IN ('failed', 'killed', 'preempted', 'lost')""",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _HUBS, _FILES, _GATEWAYS, _RATES, _PAST)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

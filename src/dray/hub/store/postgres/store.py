@@ -79,6 +79,8 @@ _SAVE_CLOCK = f"""{OWN} UPDATE dray.meta SET now_ms = greatest(now_ms, $2), at_m
     FROM own WHERE id = 1 RETURNING 1"""
 _SAVE_TOKEN = f"""{OWN} INSERT INTO dray.tokens (id, record) SELECT $2, $3 FROM own
     ON CONFLICT (id) DO UPDATE SET record = excluded.record RETURNING 1"""
+_SAVE_SAMPLE = f"""{OWN} INSERT INTO dray.samples (id, at_ms, record) SELECT $2, $2, $3 FROM own
+    ON CONFLICT (id) DO UPDATE SET record = excluded.record RETURNING 1"""
 _SAVE_BLOBS = f"""{OWN}, saved AS (INSERT INTO dray.blobs (digest, size, at_ms)
     SELECT x.* FROM own, unnest($2::text[], $3::bigint[], $4::bigint[]) AS x
     ON CONFLICT (digest) DO UPDATE SET at_ms = greatest(blobs.at_ms, excluded.at_ms)) SELECT 1 FROM own"""
@@ -461,6 +463,10 @@ class PgStore(WaitedReads):
     def save_token(self, token: TokenRow) -> None:
         """Add a token, or change the one of that id."""
         self._write("save a token", _SAVE_TOKEN, token.id, _encode(token))
+
+    def save_sample(self, at_ms: int, record: bytes) -> None:
+        """Keep how the cluster stood at a moment."""
+        self._write("save a sample", _SAVE_SAMPLE, at_ms, record)
 
     def save_blobs(self, rows: Mapping[str, BlobRow]) -> None:
         """List blobs whose files are there, or note that they are wanted."""

@@ -27,6 +27,8 @@ from dray.hub.store.base import (
     LedgerRow,
     LiveRows,
     LogEntry,
+    PastQuery,
+    PastRow,
     ReadGuard,
     ResultsChunk,
     Snapshot,
@@ -34,6 +36,7 @@ from dray.hub.store.base import (
     UseQuery,
     UseRow,
 )
+from dray.hub.store.past import spell_past
 from dray.hub.store.records import ATTEMPT, IDS, JOB, TASK, TOKEN, WORKER, Records
 from dray.hub.store.sqlite.chunks import (
     FIND_ARGS,
@@ -55,6 +58,12 @@ Record = TypeVar("Record")
 _LIVE_INDEX = {"pending": LIVE_JOB, "running": RUNNING_JOB}
 _COMMON_TASK_STATES = frozenset({"pending", "running", "succeeded"})
 _END = 1 << 62
+# By what lists of jobs are sorted.
+_PLACES = {"submitted": "seq", "ended": "ended_at_ms, seq"}
+_PAST = "SELECT record, name, user, gpu_type, queue FROM attempts "
+_TRIED_ON = "EXISTS (SELECT 1 FROM attempts WHERE job_id = jobs.id AND worker = ?)"
+_TRIED_SO = "EXISTS (SELECT 1 FROM attempts WHERE job_id = jobs.id AND exit_class = ?)"
+_ORDERS = {"submitted": "seq DESC", "ended": "ended_at_ms DESC, seq DESC"}
 
 # A job that has ended may still have an attempt that is stopping: it holds its worker's resources until it is gone.
 _STOPPING = """SELECT DISTINCT job_id FROM attempts INDEXED BY attempts_live
@@ -172,7 +181,7 @@ class Reader:
         for state in wanted.states or (tuple(JobState) if wanted.user else ("",)):
             found.extend(self._jobs_of_state(wanted, str(state)))
         found.sort(reverse=True)
-        return self._records.read_all("jobs", JOB, (record for _seq, record in found[: wanted.limit]))
+        return self._records.read_all("jobs", JOB, (row[-1] for row in found[: wanted.limit]))
 
     def _jobs_of_state(self, wanted: JobFilter, state: str) -> list[tuple[Any, ...]]:
         terms: list[str] = ["seq < ?"]
@@ -189,13 +198,27 @@ class Reader:
             if value:
                 terms.append(column)
                 values.append(value)
+        for term, moment in wanted.spans:
+            terms.append(term)
+            values.append(moment)
+        if wanted.ended_only:
+            terms.append(FINAL_JOB)
+        if wanted.before_ended_ms:
+            terms[0], values[0] = "(ended_at_ms, seq) < (?, ?)", wanted.before_ended_ms
+            values.insert(1, wanted.before_seq)
+        for tried, value in ((_TRIED_ON, wanted.worker), (_TRIED_SO, wanted.exit_class)):
+            if value:
+                terms.append(tried)
+                values.append(value)
+        if wanted.q:
+            terms.append("(instr(name, ?) > 0 OR instr(id, ?) > 0)")
+            values += [wanted.q, wanted.q]
         for key, value in wanted.labels:
             terms.append("EXISTS (SELECT 1 FROM json_each(labels) WHERE key = ? AND value = ?)")
             values += [key, value]
         values.append(wanted.limit)
-        query = " ".join(
-            ("SELECT seq, record FROM jobs WHERE", " AND ".join(terms), "ORDER BY seq DESC LIMIT ?")
-        )
+        chosen = ("SELECT", _PLACES[wanted.sort], ", record FROM jobs WHERE", " AND ".join(terms))
+        query = " ".join((*chosen, "ORDER BY", _ORDERS[wanted.sort], "LIMIT ?"))
         return self._all("list jobs", query, values)
 
     def count_ended(self, user: str, states: tuple[str, ...], most: int) -> int:
@@ -263,6 +286,26 @@ class Reader:
             contextlib.closing(connect(self._path, read_only=True)) as own,
         ):
             return [UseRow(*row) for row in own.execute(spell_query(asked.by), spell_values(asked))]
+
+    def past_attempts(self, asked: PastQuery) -> list[PastRow]:
+        """Attempts that ended within a while, newest first."""
+        where, values = spell_past(asked, "?", "user")
+        rows = self._all("read what ran", _PAST + where, values)
+        found = ((self._records.read("attempts", ATTEMPT, row[0]), row[1:]) for row in rows)
+        return [PastRow(attempt, *rest) for attempt, rest in found if attempt is not None]
+
+    def count_jobs(self, user: str, ended_since_ms: int, most: int) -> dict[str, int]:
+        """How many jobs ended in each state since a moment; no further than to `most` of them."""
+        terms = [FINAL_JOB, "ended_at_ms >= ?", *(["user = ?"] if user else [])]
+        chosen = ("SELECT state FROM jobs WHERE", " AND ".join(terms), "ORDER BY ended_at_ms DESC LIMIT ?")
+        query = " ".join(("SELECT state, count(*) FROM (", *chosen, ") GROUP BY state"))
+        rows = self._all("count jobs", query, (ended_since_ms, *((user,) if user else ()), most))
+        return {state: int(count) for state, count in rows}
+
+    def samples(self, since_ms: int, until_ms: int, limit: int) -> list[tuple[int, bytes]]:
+        """Samples of a while, oldest first."""
+        query = "SELECT at_ms, record FROM samples WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+        return [(row[0], row[1]) for row in self._all("read samples", query, (since_ms, until_ms, limit))]
 
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""

@@ -26,6 +26,7 @@ _OLDEST_FINAL = """SELECT seq, id, ended_at_ms FROM jobs INDEXED BY jobs_ended
 _FRONTS = {
     "keys": ("SELECT id, at_ms FROM keys ORDER BY id LIMIT ?", "DELETE FROM keys WHERE id <= ?"),
     "audit": ("SELECT id, at_ms FROM audit ORDER BY id LIMIT ?", "DELETE FROM audit WHERE id <= ?"),
+    "samples": ("SELECT id, at_ms FROM samples ORDER BY id LIMIT ?", "DELETE FROM samples WHERE id <= ?"),
 }
 
 
@@ -43,7 +44,8 @@ def sweep_step(connection: sqlite3.Connection, retention: Retention, applied_seq
     log = _sweep_log(connection, retention, applied_seq)
     keys = _sweep_front(connection, "keys", retention.keys_before_ms, retention.batch)
     audit = _sweep_front(connection, "audit", retention.audit_before_ms, retention.batch)
-    return Swept(jobs.job_ids, jobs.more or args or log or keys or audit)
+    samples = _sweep_front(connection, "samples", retention.samples_before_ms, retention.batch)
+    return Swept(jobs.job_ids, jobs.more or args or log or keys or audit or samples)
 
 
 def _due_jobs(connection: sqlite3.Connection, retention: Retention) -> list[tuple[int, str]]:

@@ -181,7 +181,25 @@ _TEMPLATES = ("ALTER TABLE attempts ADD COLUMN template TEXT NOT NULL DEFAULT ''
 # What an hour of an attempt costs, in millionths: money is summed up like any other use.
 _RATES = ("ALTER TABLE attempts ADD COLUMN rate INTEGER NOT NULL DEFAULT 0",)
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _LEDGER, _CALLS, _USES, _RUNNING, _TEMPLATES, _RATES)
+_PAST = (
+    # How the cluster stood, a row for each minute; the id is its moment.
+    "CREATE TABLE samples (id INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, record BLOB NOT NULL)",
+    # What ran on a worker within a while, and what failed: the latter is written only where something did.
+    "CREATE INDEX attempts_by_worker ON attempts (worker, ended_at_ms)",
+    """CREATE INDEX attempts_bad ON attempts (ended_at_ms)
+        WHERE phase IN ('failed', 'killed', 'preempted', 'lost')""",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    _FIRST,
+    _LEDGER,
+    _CALLS,
+    _USES,
+    _RUNNING,
+    _TEMPLATES,
+    _RATES,
+    _PAST,
+)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

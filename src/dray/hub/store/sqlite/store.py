@@ -28,6 +28,8 @@ from dray.hub.store.base import (
     LiveRows,
     LogEntry,
     Lost,
+    PastQuery,
+    PastRow,
     Position,
     Projection,
     ReadGuard,
@@ -247,6 +249,15 @@ class SqliteStore:
 
         self._write("save a token", save)
 
+    def save_sample(self, at_ms: int, record: bytes) -> None:
+        """Keep how the cluster stood at a moment."""
+
+        def save(connection: sqlite3.Connection) -> None:
+            self._check_epoch(connection)
+            connection.execute("INSERT OR REPLACE INTO samples VALUES (?, ?, ?)", (at_ms, at_ms, record))
+
+        self._write("save a sample", save)
+
     def save_blobs(self, rows: Mapping[str, BlobRow]) -> None:
         """List blobs whose files are there, or note that they are wanted."""
 
@@ -382,6 +393,18 @@ class SqliteStore:
     def sum_uses(self, asked: UseQuery) -> list[UseRow]:
         """Sum up what attempts asked for, held and used: use a thread."""
         return self._lister.sum_uses(asked)
+
+    def past_attempts(self, asked: PastQuery) -> list[PastRow]:
+        """Give attempts that ended within a while, newest first: use a thread."""
+        return self._lister.past_attempts(asked)
+
+    def count_jobs(self, user: str, ended_since_ms: int, most: int) -> dict[str, int]:
+        """Count jobs by the state in which they ended since a moment: use a thread."""
+        return self._lister.count_jobs(user, ended_since_ms, most)
+
+    def samples(self, since_ms: int, until_ms: int, limit: int) -> list[tuple[int, bytes]]:
+        """Give samples of a while, oldest first: use a thread."""
+        return self._lister.samples(since_ms, until_ms, limit)
 
     def find_attempt(self, uid: str) -> Attempt | None:
         """Find an attempt by its uid."""
