@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # What a store does beside reading rows: it writes, or says what it knows without looking.
 OTHER = frozenset(
     "verify position begin_epoch raise_epoch commit project save_clock save_token save_blobs save_sample sweep_blobs"
-    " sweep size_bytes free_bytes low_space close".split()
+    " drop_holds sweep size_bytes free_bytes low_space close".split()
 )
 START = "while the hub starts: there are no turns yet"
 THREAD = "on a thread"

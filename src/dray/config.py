@@ -112,6 +112,7 @@ class HubConfig:
     min_free_bytes: int = 64 * MIB
     max_blob_bytes: int = 4 * GIB
     max_user_blob_bytes: int = 100 * GIB
+    max_snapshot_bytes: int = 8 * GIB
     share_own_account: bool = False
     blob_idle_s: float = 3600.0
 
@@ -165,6 +166,7 @@ class AgentConfig:
     ports: str = "20000-29999"
     runners: int = -1
     blob_cache_bytes: int = 10 * GIB
+    snapshot_cache_bytes: int = 20 * GIB
     reconnect_min_s: float = 0.5
     reconnect_max_s: float = 30.0
     result_resend_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)

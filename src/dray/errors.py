@@ -40,6 +40,12 @@ class InvalidInput(DrayError):
     code = "invalid_input"
 
 
+class InvalidSnapshot(InvalidInput):
+    """A tree of files that cannot travel as it is."""
+
+    code = "invalid_snapshot"
+
+
 class InvalidConfig(DrayError):
     """A configuration file, variable or flag with an unknown key or an impossible value."""
 

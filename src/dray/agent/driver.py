@@ -23,6 +23,7 @@ from dray.agent.decide.effects import (
     FeedRunner,
     Grant,
     Launch,
+    Lay,
     LetGo,
     Nudge,
     Prefetch,
@@ -49,17 +50,17 @@ from dray.agent.tasks.addresses import find_address, is_free
 from dray.agent.tasks.aside import do_aside
 from dray.agent.tasks.checking import Checking
 from dray.agent.tasks.environment import build_environment, build_task
-from dray.agent.tasks.listeners import find_taken
+from dray.agent.tasks.last_words import quote_failed
 from dray.agent.tasks.session_home import SessionHome
 from dray.agent.tasks.sessions import TaskSessions
-from dray.agent.tasks.shipping import Shipper, read_last
+from dray.agent.tasks.shipping import Shipper
 from dray.agent.tasks.trial import make_trial, try_folders
+from dray.agent.trees.desk import TreeDesk, TreeWays
 from dray.agent.tunnel.execs import Execs
 from dray.agent.tunnel.ports import Ports
 from dray.agent.tunnel.tunnels import FEATURES, Openers, Tunnels
 from dray.agent.usage.cards import CardWatch
 from dray.config import AgentConfig
-from dray.core.model.verdicts import LAST_CHARS
 from dray.wire.streams.frames import AttachTarget, ExecTarget, PortTarget
 
 LOOK_MIN_S, LOOK_MAX_S = 0.05, 1.0
@@ -86,6 +87,7 @@ class Driver:
         self.link = Link(config, self._hub_said)
         self.cards = CardWatch(config.sample_s)
         window, cap = config.log_window_bytes, config.output_bytes
+        self._attempts = str(home / "attempts")
         self._shipper = Shipper(home / "attempts", window, cap, self._push_log)
         self._runs: list[dict[str, Any]] = []
         self._acks: list[str] = []
@@ -96,6 +98,8 @@ class Driver:
         self._own = dict(os.environ)
         self._accounts = Accounts(machine.calls.pool.task_users)
         machine.accounts = self._accounts.describe()
+        ways = TreeWays(self._laid, self._queue_run, self._supervised_late)
+        self._trees = TreeDesk(self._accounts, ways)
         self._look = asyncio.Event()
         self._paced = asyncio.Event()
         self._unshipped: set[str] = set()
@@ -142,12 +146,14 @@ class Driver:
         runners = Runners(home, self._machine, blobs, self, self._own, self._work, cap_bytes)
         await runners.lines.start()
         self._runners = runners
+        await self._trees.open(home.blobs.parent, blobs, self._config.snapshot_cache_bytes)
 
     def stop_listening(self) -> None:
         """Let tasks know at once that this agent is gone; they look for the next. Runners and tunnels end."""
         self._tunnels.close()
         if self._sessions is not None:
             self._sessions.close()
+        self._trees.close()
         if self._runners is not None:
             self._runners.close()
 
@@ -209,7 +215,8 @@ class Driver:
                 event = told if self._runners is None else self._runners.annotate(told)
                 if event is None:
                     continue
-                self._quote_failed(event)
+                quote_failed(event, self._attempts, self._machine.running, self.cards.testify)
+                self._trees.clear_away(event)
                 if event.get("ev") == "state":
                     self.carry_out(self._machine.attached(event, _now_ms()))
                     self._report_all()
@@ -221,22 +228,6 @@ class Driver:
             logger.error("the supervisor is gone: starting another, its tasks are reported lost")
             self.carry_out(self._machine.supervisor_gone(_now_ms()))
             await self._reattach()
-
-    def _quote_failed(self, event: dict[str, Any]) -> None:
-        """Add what failed attempts printed last: it often says why, and is gone here once the hub has it all.
-
-        What their cards' driver says comes last, since it cannot have been survived.
-        """
-        for item in event.get("items" if event.get("ev") == "exited" else "attempts") or ():
-            if item.get("state") == "failed":
-                said = read_last(Place(str(self._home / "attempts" / item["uid"])), LAST_CHARS)
-                attempt = self._machine.running.get(item["uid"])
-                if attempt is not None and attempt.devices:
-                    said = "\n".join([said, *self.cards.testify(attempt.devices, attempt.started_at, said)])
-                item["last"] = said
-                if attempt is not None and not attempt.stopping and (port := find_taken(attempt.ports)):
-                    item["exit_class"] = "lost"
-                    item["error"] = f"another program has taken its port {port} ({item.get('error')})"
 
     async def _reattach(self) -> None:
         delay_s = REATTACH_S
@@ -390,6 +381,8 @@ class Driver:
                     self._sessions.grant(effect.uid)
             elif isinstance(effect, Launch):
                 self._launch(effect)
+            elif isinstance(effect, Lay):
+                self._trees.lay(effect)
             elif isinstance(effect, Probe):
                 self._try_start(effect)
             elif isinstance(effect, Supervise):
@@ -512,14 +505,21 @@ class Driver:
         )
         if self._sessions is not None:
             environment |= self._sessions.variables(launch.uid, account)
-        task = build_task(launch, environment, account.work_folder(self._work), account.name)
+        tree = self._trees.path(launch)
+        task = build_task(launch, environment, account.work_folder(self._work), account.name, tree)
         if lease.ports:
             task["meta"]["ports"] = lease.ports
         if launch.gang is not None:
             task["meta"]["gang"] = gang_meta(launch.gang)
-            self._supervise({"op": "prepare", "tasks": [task]})
+        if self._trees.keeps(launch, task):
             return
-        self._queue_run(task)
+        if launch.gang is not None or launch.spec.snapshot_id:
+            self._supervise({"op": "prepare", "tasks": [task]})
+        else:
+            self._queue_run(task)
+
+    def _laid(self, uid: str, fault: str, ours: bool) -> None:
+        self.carry_out(self._machine.laid(uid, fault, ours))
 
     def _refuse(self, launch: Launch) -> None:
         """End what has no account to run in here: as if it had been started, since its result is told alike."""

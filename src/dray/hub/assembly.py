@@ -39,6 +39,7 @@ from dray.hub.calls.assignments import LaneFeed
 from dray.hub.calls.blob_access import BlobAccess
 from dray.hub.calls.blobs import Blobs
 from dray.hub.calls.results import Recorded
+from dray.hub.calls.snapshots import Snapshots
 from dray.hub.calls.subscriptions import CallFeed
 from dray.hub.channel.channel import SCOPES, ChannelLimits, ClientChannels, Surroundings
 from dray.hub.decisions.calls import CallSources
@@ -204,10 +205,10 @@ def wire_hub(
     answers = _make_answers(config, clock, setbacks, *given)
     notifier, alarms = _make_tellers(config, engine, store, rows, answers)
     answers.checks += [owners.examine, *_checks_of(store, ground, files, mirror)]
-    access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
+    access, snapshots = _make_access(blobs, store, answers, owners, config)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
-    values = Values(blobs, calls, access, Batches(answers, engine, rows))
+    values = Values(blobs, calls, access, Batches(answers, engine, rows), snapshots)
     asked = (values, notifier, ServiceAnswers(answers, engine, passes, domain))
     views, roles = make_views(writer, engine, clock, answers, config), HubRoles(ground.role, store, engine)
     desk = Desk(answers, tokens, owners, *asked, roles, views, SignIn(tokens))
@@ -504,3 +505,12 @@ def tls_files(config: HubConfig) -> TlsFiles | None:
     if is_loopback(config.host):
         return None
     return ensure_certificate(config.home, (config.host, socket.gethostname(), "localhost", "127.0.0.1"))
+
+
+def _make_access(
+    blobs: Blobs, store: Store, answers: Answers, owners: Owners, config: HubConfig
+) -> tuple[BlobAccess, Snapshots]:
+    state = answers.sources.rows.state
+    access = BlobAccess(blobs, store, lambda: state, owners.workers_of, config.max_user_blob_bytes)
+    answers.snapshots = Snapshots(blobs, access, config.max_snapshot_bytes)
+    return access, answers.snapshots

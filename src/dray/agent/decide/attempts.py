@@ -22,6 +22,8 @@ class Running(msgspec.Struct, kw_only=True):
 
     `gang`: it is a member of one, which is accepted when the supervisor holds it ready and started by `job_go`.
     `start_by_ms`: from then on the supervisor starts it no more; 0 where only the supervisor's own word counts.
+    `unready`: its tree is not there yet; `peers`: what the others of its gang are called, once it may start;
+    `fault`: why there will be no tree, by class and words.
     `behind`: it waits for the place of that attempt, and holds none itself until it has started. `health`: how it is
     checked; `named`: its ports as the job names them. `listed`: the last registration named it.
     """
@@ -46,6 +48,9 @@ class Running(msgspec.Struct, kw_only=True):
     health: HealthCheck | None = None
     named: list[str] = []
     listed: bool = False
+    unready: bool = False
+    peers: dict[str, str] | None = None
+    fault: tuple[str, str] | None = None
 
     @property
     def waits(self) -> bool:
@@ -62,6 +67,14 @@ class Running(msgspec.Struct, kw_only=True):
             self.gang = GangPlace(kept["generation"], kept["rank"], kept["size"])
             # Earlier versions kept them here.
             self.ports = self.ports or list(kept.get("ports") or ())
+
+
+def acceptance(attempt: Running, address: str) -> dict[str, Any]:
+    """What the hub is told of an attempt that is taken on."""
+    payload: dict[str, Any] = {"task_id": attempt.task_id, "attempt": attempt.uid}
+    if attempt.ports:
+        payload |= {"address": address, "ports": attempt.ports}
+    return payload
 
 
 def is_careful(spec: JobSpec) -> bool:

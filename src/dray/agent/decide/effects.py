@@ -130,6 +130,15 @@ class LetGo(NamedTuple):
     uid: str
 
 
+class Lay(NamedTuple):
+    """Lay the tree out that an attempt runs in, for a user's account; how that went is told to the machine."""
+
+    uid: str
+    snapshot_id: str
+    sha: str
+    user: str
+
+
 class Prefetch(NamedTuple):
     """A call will need this blob: fetch it while it waits."""
 
@@ -139,6 +148,7 @@ class Prefetch(NamedTuple):
 
 Effect = (
     Launch
+    | Lay
     | Probe
     | Supervise
     | Tell

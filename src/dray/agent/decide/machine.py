@@ -14,6 +14,7 @@ import msgspec
 from dray.agent.decide.attempts import (
     PROBE_PREFIX,
     Running,
+    acceptance,
     is_careful,
     is_probe,
     known_to_hub,
@@ -30,6 +31,7 @@ from dray.agent.decide.calls.calls import Calls, is_runner
 from dray.agent.decide.calls.lanes import Stopping
 from dray.agent.decide.effects import Effect, Launch, Probe, Refuse, Ship, Supervise, Tell, Warn
 from dray.agent.decide.leases import DEFAULT_SPAN, Leases
+from dray.agent.decide.preparing import lay_again, let_go, tell_fault
 from dray.agent.decide.readiness import NO_ANSWER, Contact, Readiness
 from dray.agent.decide.talk import TaskTalk
 from dray.core.model.capability import Capability, Device, Slots
@@ -103,6 +105,7 @@ class Machine(TaskTalk):
         self.journal_id, self.boot_id = state["journal_id"], state["boot_id"]
         self.max_epoch = max(self.max_epoch, int(state["max_epoch"]))
         before, self.running = self.running, {}
+        again: list[Effect] = []
         for item in state["attempts"]:
             if is_runner(item["uid"]) or is_probe(item["uid"]):
                 continue
@@ -121,6 +124,7 @@ class Machine(TaskTalk):
                 attempt.stopping = Stopping(stop["reason"], now_ms + round(1000 * stop["grace_s"]))
             if item["phase"] == "exited":
                 attempt.result = known.result if known and known.result else self._result_of(attempt, item)
+            again += lay_again(attempt, meta)
             self.running[attempt.uid] = attempt
         asked, self._asked = self._asked or set(), None
         for uid in asked & before.keys():
@@ -131,7 +135,7 @@ class Machine(TaskTalk):
         tried = [item["uid"] for item in state["attempts"] if is_probe(item["uid"])]
         forgotten: list[Effect] = [Supervise({"op": "acked", "uids": tried})] if tried else []
         forgotten += [effect for attempt in before.values() for effect in self._went_with(attempt)]
-        return forgotten + self.calls.attached(runners, asked, now_ms)
+        return forgotten + again + self.calls.attached(runners, asked, now_ms)
 
     def _went_with(self, attempt: Running) -> list[Effect]:
         """What was asked to stop and went with a supervisor that had not written it down: nobody else can say so."""
@@ -185,19 +189,14 @@ class Machine(TaskTalk):
         if attempt is None or attempt.phase not in ("assigned", "accepted"):
             return []
         attempt.phase = "accepted"
-        return [Tell("job_accepted", self._acceptance(attempt))]
+        return [Tell("job_accepted", acceptance(attempt, self.address))]
 
     def _prepared(self, item: dict[str, Any]) -> list[Effect]:
         attempt = self.running.get(item["uid"])
         if attempt is not None:
             attempt.read_meta(item["meta"])
-        return self._accepted(item["uid"])
-
-    def _acceptance(self, attempt: Running) -> dict[str, Any]:
-        payload: dict[str, Any] = {"task_id": attempt.task_id, "attempt": attempt.uid}
-        if attempt.ports:
-            payload |= {"address": self.address, "ports": attempt.ports}
-        return payload
+        accepted = self._accepted(item["uid"])
+        return accepted + let_go(attempt) if attempt is not None and "tree" in item["meta"] else accepted
 
     def _started(self, item: dict[str, Any]) -> list[Effect]:
         attempt = self.running.get(item["uid"])
@@ -235,7 +234,7 @@ class Machine(TaskTalk):
         return [*ship, *self._send_result(attempt, now_ms)]
 
     def _result_of(self, attempt: Running, item: dict[str, Any]) -> dict[str, Any]:
-        return result_of(attempt, item, self.uses.get(attempt.uid))
+        return result_of(attempt, tell_fault(attempt, item), self.uses.get(attempt.uid))
 
     def _stopped(self, event: dict[str, Any], now_ms: int) -> list[Effect]:
         attempt = self.running.get(event["uid"])
@@ -320,8 +319,8 @@ class Machine(TaskTalk):
         return effects
 
     def _is_overdue(self, attempt: Running, now_ms: int) -> bool:
-        held = attempt.phase == "assigned" or (attempt.phase == "accepted" and attempt.gang is None)
-        return held and now_ms > attempt.start_by_ms + MARGIN_MS
+        held = attempt.phase == "accepted" and attempt.gang is None and not attempt.unready
+        return (attempt.phase == "assigned" or held) and now_ms > attempt.start_by_ms + MARGIN_MS
 
     # --- the hub's side -----------------------------------------------------------------------------------------------
 
@@ -416,7 +415,7 @@ class Machine(TaskTalk):
                 # Without its ports a gang is not started: of its members the hub has heard them.
                 told = attempt.gang is not None or not attempt.ports
                 if attempt.known and not told and attempt.phase in ("accepted", "running"):
-                    effects.append(Tell("job_accepted", self._acceptance(attempt)))
+                    effects.append(Tell("job_accepted", acceptance(attempt, self.address)))
         for uid in ack.results:
             if self.calls.forget(uid):
                 self.yields.ended(uid)
@@ -458,6 +457,7 @@ class Machine(TaskTalk):
         pool = spec.slot_pool or spec.type
         attempt = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
         attempt.behind, attempt.health, attempt.named = message.behind, spec.health_check, spec.ports
+        attempt.unready = bool(spec.snapshot_id)
         start_by_ms = now_ms + self.readiness.within_ms + round(1000 * message.behind_s)
         # Of one that must not run twice the supervisor's own word is waited for, and the hub's timers.
         attempt.start_by_ms = 0 if is_careful(spec) else start_by_ms
@@ -478,7 +478,7 @@ class Machine(TaskTalk):
         return [] if attempt.phase == "assigned" else self._accepted_again(attempt)
 
     def _accepted_again(self, attempt: Running) -> list[Effect]:
-        effects: list[Effect] = [Tell("job_accepted", self._acceptance(attempt))]
+        effects: list[Effect] = [Tell("job_accepted", acceptance(attempt, self.address))]
         if attempt.phase == "running":
             effects.append(
                 Tell("job_started", {"task_id": attempt.task_id, "attempt": attempt.uid, "pid": attempt.pid})
@@ -492,8 +492,8 @@ class Machine(TaskTalk):
             return []
         if attempt.phase != "accepted":
             return self._tell_again(attempt, now_ms)
-        environment = name_peers(attempt.gang, message.peers)
-        return [Supervise({"op": "go", "uid": attempt.uid, "env": environment})]
+        attempt.peers = name_peers(attempt.gang, message.peers)
+        return let_go(attempt)
 
     def calls_assigned(self, message: CallsAssign, now_ms: int) -> list[Effect]:
         """Take calls on; of a lane that is never to start, only its end is told again."""

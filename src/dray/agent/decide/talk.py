@@ -13,6 +13,7 @@ from dray.agent.decide.calls.calls import Calls
 from dray.agent.decide.calls.lanes import Lane
 from dray.agent.decide.effects import Effect, Supervise, Tell
 from dray.agent.decide.health import Health
+from dray.agent.decide.preparing import laid
 from dray.agent.decide.words import Words
 
 # Half of what a hub reads of one worker: what is said on the way out comes on top.
@@ -88,3 +89,8 @@ class TaskTalk:
     def _is_pressing(self, attempt: Running) -> bool:
         """What is said on the way out cannot wait: there may be no later."""
         return attempt.said.untold and attempt.stopping is not None
+
+    def laid(self, uid: str, fault: str = "", ours: bool = False) -> list[Effect]:
+        """The tree of an attempt is there, or why there will be none; `ours`: this machine is to blame."""
+        attempt = self.running.get(uid)
+        return [] if attempt is None or attempt.phase == "exited" else laid(attempt, fault, ours)

@@ -215,14 +215,15 @@ def _remove_foreign(folder: str) -> None:
         for name in FOLDERS:
             with contextlib.suppress(FileNotFoundError):
                 found = os.lstat(f"{folder}/{name}")
-                _remove_as(found.st_uid, found.st_gid, f"{folder}/{name}")
+                remove_as(found.st_uid, found.st_gid, f"{folder}/{name}")
         for name in ("lane", "now"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{folder}/{name}")
         os.rmdir(folder)
 
 
-def _remove_as(uid: int, gid: int, folder: str) -> None:
+def remove_as(uid: int, gid: int, folder: str) -> None:
+    """Remove a folder of an account, and all in it, by a program of that account."""
     try:
         subprocess.run(
             ["rm", "-rf", "--", folder],

@@ -5,6 +5,7 @@ Nothing of the agent's environment leaks in but the few names below: the agent's
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 
 from dray.agent.decide.attempts import is_careful
 from dray.agent.decide.effects import Launch
+from dray.agent.decide.preparing import tree_meta
 from dray.agent.detect import mask_name
 from dray.core.model.capability import Device
 from dray.core.model.ids import split_task_id
@@ -62,22 +64,28 @@ def mask_cards(devices: Sequence[int], cards: Sequence[Device]) -> dict[str, str
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(names)}
 
 
-def build_task(launch: Launch, environment: dict[str, str], work: str, task_user: str) -> dict[str, Any]:
-    """Spell a launch as the supervisor's `run` entry."""
+def build_task(
+    launch: Launch, environment: dict[str, str], work: str, task_user: str, tree: str = ""
+) -> dict[str, Any]:
+    """Spell a launch as the supervisor's `run` entry; `tree` is where its snapshot will be."""
     spec = launch.spec
     meta: dict[str, Any] = {"pool": spec.slot_pool or spec.type, "devices": list(launch.devices)}
+    if tree:
+        meta["tree"] = tree_meta(spec)
     if launch.behind:
         meta["behind"] = launch.behind
     if spec.ports:
         meta["named"] = list(spec.ports)
     if spec.health_check is not None:
         meta["health"] = msgspec.to_builtins(spec.health_check)
+    if tree:
+        environment = {**environment, "DRAY_SNAPSHOT": tree}
     return {
         "uid": launch.uid,
         "task_id": spec.id,
         "argv": list(spec.command),
         "env": environment,
-        "cwd": spec.workdir or work,
+        "cwd": os.path.join(tree or work, spec.workdir),
         "own_cwd": not spec.workdir,
         "prolog": spec.prolog or None,
         "epilog": spec.epilog or None,

@@ -102,6 +102,14 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     ),
     click.option("--env", multiple=True, metavar="K[=V]", help="Set a variable, or pass one on."),
     click.option("--workdir", metavar="DIR", help="Folder on the worker.  [default: this one]"),
+    click.option(
+        "--snapshot",
+        metavar="DIR",
+        help="Send this folder along; the command starts in a copy of it, or in --workdir below that.",
+    ),
+    click.option(
+        "--snapshot-limit", metavar="SIZE", help="How large a folder --snapshot may send.  [default: 4g]"
+    ),
     click.option("--prolog", metavar="CMD", help="Command to run before; its failure fails the task."),
     click.option("--epilog", metavar="CMD", help="Command to run after; never changes the result."),
     click.option(
@@ -168,7 +176,7 @@ def read_flags(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
     problems: list[Problem] = []
     given: dict[str, Any] = {}
     for name, value in flags.items():
-        if value in (None, ()) or name == "key":
+        if value in (None, ()) or name in ("key", "snapshot_limit"):
             continue
         if name == "env":
             given["env"] = dict(_read_variable(text, problems) for text in value)
@@ -184,7 +192,11 @@ def read_flags(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]
 def settle_surroundings(spec: dict[str, Any], environ: Mapping[str, str] = os.environ) -> None:
     """Fill in the folder and the kept variables; what the job says itself wins."""
     workdir = spec.get("workdir")
-    if workdir is None or (isinstance(workdir, str) and not os.path.isabs(workdir)):
+    if spec.get("snapshot_id"):
+        # In a tree of its own: what it is called here says nothing there.
+        if workdir is None:
+            spec["workdir"] = ""
+    elif workdir is None or (isinstance(workdir, str) and not os.path.isabs(workdir)):
         spec["workdir"] = os.path.normpath(Path(_current_folder()) / (workdir or ""))
     env = spec.get("env") or {}
     if isinstance(env, dict):

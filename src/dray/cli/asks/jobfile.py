@@ -39,7 +39,7 @@ _AS_WRITTEN = {
         "id name type job_tier tier user user_id slot_pool gpu_type gpu_backend backend snapshot_id snapshot_sha"
     ).split(),
     *(
-        "queue workload plugin deadline overlap workdir checkpoint time mem memory vram gpus gpus_per_node"
+        "queue workload plugin deadline overlap snapshot workdir checkpoint time mem memory vram gpus gpus_per_node"
     ).split(),
     *(
         "after array queue_timeout cpus device command prolog epilog require prefer notify notify_to template ports"

@@ -19,13 +19,15 @@ import click
 
 from dray.cli.asks.fields import overlay, read_asks, read_changes
 from dray.cli.asks.flags import name_flags, read_flags, settle_surroundings
+from dray.cli.asks.snapshots import bring_folders
 from dray.cli.base.exit_codes import has_ended
 from dray.cli.base.hub import Hub, HubAway, HubRefusal, job_path
 from dray.cli.base.invocation import HubCommand
 from dray.cli.base.outage import Outage, say
 from dray.core.model.specs.again import again_spec
 from dray.core.model.specs.asks import Asks
-from dray.errors import Problem
+from dray.core.model.units import parse_bytes
+from dray.errors import InvalidInput, Problem
 
 RETRY_S = 30.0
 _DASHES = "dray.dashes"
@@ -39,6 +41,7 @@ class Submission(NamedTuple):
     specs: list[dict[str, Any]]
     key: str
     asks: Asks | None
+    snapshot_bytes: int = 0
 
 
 class SubmitCommand(HubCommand):
@@ -68,6 +71,15 @@ class SubmitCommand(HubCommand):
 
 def prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, Any]) -> Submission:
     """Read flags and files; whatever is wrong with them is a usage error that lists everything."""
+    limit = flags.get("snapshot_limit")
+    try:
+        most = parse_bytes(limit) if limit else 0
+    except InvalidInput as fault:
+        raise click.UsageError(f"--snapshot-limit: {fault.message}", context) from None
+    return _prepare(context, words, flags)._replace(snapshot_bytes=most)
+
+
+def _prepare(context: click.Context, words: Sequence[str], flags: Mapping[str, Any]) -> Submission:
     given, problems = read_flags(flags)
     key = flags.get("key") or uuid.uuid4().hex
     if words and not context.meta.get(_DASHES) and all(_is_job_file(word) for word in words):
@@ -186,7 +198,7 @@ def send(
     An id that is taken is a mistake in what was typed, unless `exists` says otherwise.
     """
     headers = {"Idempotency-Key": submission.key}
-    specs = submission.specs
+    specs = bring_folders(hub, submission.specs, submission.snapshot_bytes)
 
     def ask() -> Any:
         path, body = ("/jobs", specs[0]) if len(specs) == 1 else ("/jobs:batch", specs)

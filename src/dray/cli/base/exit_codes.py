@@ -28,6 +28,7 @@ _BY_CLASS = {
     # The command itself never ran, so there is no exit code of its own to pass on.
     "prolog": NOT_RUN,
     "workdir": NOT_RUN,
+    "snapshot": NOT_RUN,
     "dependency": NOT_RUN,
 }
 _WORDS = {"oom": "out of memory", "time_limit": "time limit reached", "not_found": "command not found"}

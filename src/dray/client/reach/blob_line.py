@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from dray.client.reach.discovery import Target
 from dray.client.reach.http import connect, tell_refusal
@@ -38,6 +40,14 @@ class BlobLine:
         body = answer.read()
         if answer.status not in (200, 201, 204):
             raise tell_refusal(self._target, answer.status, body)
+
+    def ask(self, method: str, path: str) -> Any:
+        """Ask for a document."""
+        answer = self._http.ask(method, path)
+        body = answer.read()
+        if answer.status >= 300:
+            raise tell_refusal(self._target, answer.status, body)
+        return json.loads(body)
 
     def check_size(self, size: int) -> None:
         """Raise what the hub would refuse a value of this size with, without sending any of it."""

@@ -71,7 +71,16 @@ _OF_CLASS = {
     "gang": "gang",
     "unschedulable": "unplaced",
     **dict.fromkeys(
-        ("not_found", "not_executable", "workdir", "prolog", "environment", "no_account", "refused"),
+        (
+            "not_found",
+            "not_executable",
+            "workdir",
+            "prolog",
+            "environment",
+            "no_account",
+            "refused",
+            "snapshot",
+        ),
         "environment",
     ),
 }

@@ -30,6 +30,7 @@ from dray.hub.answers.service import LogRequest, Submitted
 from dray.hub.answers.site import SiteAnswers
 from dray.hub.answers.slices import portions, spread, work_off
 from dray.hub.calls.reading import CallReader, call_of
+from dray.hub.calls.snapshots import Holds, Snapshots
 from dray.hub.decisions import bulk, commands, edits, machines
 from dray.hub.decisions.commands import KeyMemory, Sources, owned
 from dray.hub.decisions.repeats import Repeats
@@ -90,6 +91,8 @@ class Answers:
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         # Where tasks of several users share an account, in words.
         self.shared_accounts: Callable[[], list[str]] = list
+        # Where trees are that jobs run in; it is wired once values are.
+        self.snapshots: Snapshots | None = None
         self.listeners: list[Callable[[Note], None]] = [parts.site.hear, parts.forecasts.hear]
         self.checks: list[Callable[[State], Document]] = []
         self.ready = False
@@ -115,6 +118,7 @@ class Answers:
         self, caller: Caller, specs: Sequence[Any], key: str = "", exists: str = "same"
     ) -> Submitted:
         checked, repeats = await self.read_specs(caller, specs), Repeats(exists)
+        holds = await self.settle_snapshots(caller, checked)
 
         def finish(
             state: State, ids: Sequence[str], created: bool
@@ -126,13 +130,14 @@ class Answers:
             )
 
         shown, left, created = await self._engine.change(
-            commands.submit(caller, checked, key, self.sources, finish, repeats),
+            commands.submit(caller, checked, key, self.sources, finish, repeats, holds),
             len(checked),
             caller.user,
             key or checked,
             "submit",
             wants=commands.submit_rows(caller, checked, key),
         )
+        self._note_snapshots(holds)
 
         def look(state: State, some: Sequence[str]) -> list[Document]:
             return self._rows.each(lambda job_id: self.documents.brief(state, job_id), some)
@@ -162,15 +167,27 @@ class Answers:
             states = new if created else self._rows.each(self.documents.state_of, ids)
             return {"ids": ids, "states": states, "created": created}
 
+        holds = await self.settle_snapshots(caller, checked)
         answer: Document = await self._engine.change(
-            commands.submit(caller, checked, key, self.sources, finish),
+            commands.submit(caller, checked, key, self.sources, finish, holds=holds),
             len(checked),
             caller.user,
             key or checked,
             "submit",
             wants=commands.submit_rows(caller, checked, key),
         )
+        self._note_snapshots(holds)
         return answer
+
+    async def settle_snapshots(self, caller: Caller, specs: Sequence[JobSpec]) -> Holds:
+        """See that the trees which jobs run in are here, before a turn is asked for."""
+        if self.snapshots is None or not any(spec.snapshot_id for spec in specs):
+            return {}
+        return await self.snapshots.settle(caller, specs)
+
+    def _note_snapshots(self, holds: Holds) -> None:
+        if self.snapshots is not None and holds:
+            self.snapshots.recorded(holds)
 
     async def cancel(
         self, caller: Caller, job_id: str, index: int | None = None, grace_s: float | None = None

@@ -8,14 +8,17 @@ belong to the account that owns the folder of blobs, put files there by themselv
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from dray.core.lifecycle.state.state import State
+from dray.core.model.specs.spec import unpack_spec
 from dray.hub.access.caller import Caller
 from dray.hub.calls.blob_quotas import BlobShares
 from dray.hub.calls.blobs import Blobs, unknown_blob
-from dray.hub.store.base import Store
+from dray.hub.store.base import HOLDS, Store
+from dray.snapshots.manifest import digest_of as manifest_digest
 
 # So many uploads are remembered that no job refers to yet; they leave by age, as the blobs themselves do.
 REMEMBERED = 65_536
@@ -78,13 +81,41 @@ class BlobAccess:
             and self._store.is_referred(digest)
         ]
 
-    def _is_users(self, user: str, digest: str) -> bool:
+    async def lacking(self, caller: Caller, digests: Sequence[str]) -> list[str]:
+        """The same as `missing` of a great many, most of which come from one place: the chunks of a snapshot."""
+        gone = self._blobs.missing(digests)
+        if caller.local or caller.may("admin"):
+            return gone
+        left = [digest for digest in digests if digest not in {*gone}]
+        holders: dict[str, bool] = {}
+
+        def find_foreign() -> list[str]:
+            return [
+                digest
+                for digest in left
+                if not self._is_users(caller.user, digest, holders) and self._store.is_referred(digest)
+            ]
+
+        return gone + await asyncio.to_thread(find_foreign)
+
+    def _is_users(self, user: str, digest: str, holders: dict[str, bool] | None = None) -> bool:
+        """Whether a user has brought a blob, or a job of his uses it, or the snapshot that one runs in does. `holders`:
+        what is known of those already.
+        """
         if (digest, user) in self._uploads or self._store.user_refers(digest, user):
             return True
         # Jobs whose rows are not written yet are known to memory.
-        jobs = self._state().jobs
-        found = (jobs.get(job_id) for job_id in self._store.fresh_refs(digest))
-        return any(job is not None and job.user == user for job in found)
+        jobs, known = self._state().jobs, {} if holders is None else holders
+        for name in self._store.fresh_refs(digest):
+            if name.startswith(HOLDS):
+                if name not in known:
+                    known[name] = False  # nothing that holds itself is anybody's by that
+                    known[name] = self._is_users(user, name.removeprefix(HOLDS), known)
+                if known[name]:
+                    return True
+            elif (job := jobs.get(name)) is not None and job.user == user:
+                return True
+        return False
 
     def _is_held(self, token_id: str, digest: str) -> bool:
         state = self._state()
@@ -93,4 +124,6 @@ class BlobAccess:
             for worker in self._workers_of(token_id)
             for uid in state.held.get(worker, ())
         }
-        return bool(held) and self._store.job_refers(digest, list(held))
+        specs = (unpack_spec(state.jobs[job_id].spec) for job_id in held if job_id in state.jobs)
+        trees = {HOLDS + tree for spec in specs if (tree := manifest_digest(spec.snapshot_id))}
+        return bool(held) and self._store.job_refers(digest, [*held, *trees])

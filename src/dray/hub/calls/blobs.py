@@ -84,6 +84,8 @@ class Blobs:
         self._young: dict[str, BlobRow] = {}
         self._asked: set[str] = set()
         self._listing: asyncio.Task[None] | None = None
+        # Told of blobs that a sweep has removed.
+        self.on_gone: list[Callable[[Sequence[str]], None]] = []
 
     def find(self, digest: str) -> int:
         """Give the size of a blob that is there."""
@@ -182,22 +184,30 @@ class Blobs:
         """Remove what no job refers to and nobody wanted lately; gives how many went."""
         before_ms, gone = self._clock_ms() - round(idle_s * 1000), 0
 
-        def step(store: Store) -> tuple[int, list[str]]:
+        def step(store: Store) -> tuple[list[str], list[str]]:
             found = store.sweep_blobs(before_ms, SWEEP)
-            return len(found), [one for one in found if self._is_wanted(one) or not remove(one)]
+            kept = [one for one in found if self._is_wanted(one) or not remove(one)]
+            left = {*kept}
+            lost = [one for one in found if one not in left]
+            if lost:
+                # What they held goes with the next portion.
+                store.drop_holds(lost)
+            return lost, kept
 
         def remove(digest: str) -> bool:
             return self.files.remove(digest, before_ms / 1000)
 
         await asyncio.to_thread(self.files.remove_drafts, before_ms / 1000)
         while True:
-            struck, kept = await self._writer.run(step)
-            gone += struck - len(kept)
+            lost, kept = await self._writer.run(step)
+            gone += len(lost)
+            for hear in self.on_gone:
+                hear(lost)
             for digest in kept:
                 # Put there anew, by a program that is about to refer to it.
                 with contextlib.suppress(NotFound):
                     await self.look_up(digest, renewed=True)
-            if struck < SWEEP:
+            if not lost:
                 return gone
 
     def _is_wanted(self, digest: str) -> bool:

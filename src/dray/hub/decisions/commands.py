@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,6 +23,7 @@ from dray.core.model.specs.spec import JobSpec, pack_spec
 from dray.errors import Conflict, Forbidden, InvalidSpec, KeyReused, NotFound, Problem, TooLarge
 from dray.hub.access.caller import Caller
 from dray.hub.calls.reading import CallReader
+from dray.hub.calls.snapshots import Holds, refs_of
 from dray.hub.decisions.edits import check_deadlines, check_space
 from dray.hub.decisions.notifying import check_notifications
 from dray.hub.decisions.pacing import SubmitPacing, check_bounds
@@ -193,8 +195,11 @@ def submit(
     sources: Sources,
     finish: Finish,
     repeats: Repeats | None = None,
+    holds: Holds = MappingProxyType({}),
 ) -> Callable[[State, Clock], Decision]:
-    """Make the decision of one submit: new jobs, the same ones again, or a conflict."""
+    """Make the decision of one submit: new jobs, the same ones again, or a conflict. `holds`: what snapshots of theirs
+    are the first to need.
+    """
     asked, again = specs, repeats or Repeats()
 
     def decide(state: State, clock: Clock) -> Decision:
@@ -228,7 +233,9 @@ def submit(
         record = AuditRecord(
             clock.at_ms, caller.user, caller.token_id, "submit", new[0].id, f"{len(new)} jobs"
         )
-        return Decision([JobsSubmitted(new)], lambda after: finish(after, ids, True), (record,), keys)
+        trees = dict.fromkeys((job.id, spec.snapshot_id) for job, spec in zip(new, specs, strict=True))
+        refs = dict.fromkeys(ref for job_id, tree in trees for ref in refs_of(job_id, tree, holds))
+        return Decision([JobsSubmitted(new), *refs], lambda after: finish(after, ids, True), (record,), keys)
 
     return decide
 

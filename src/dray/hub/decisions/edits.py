@@ -31,7 +31,10 @@ from dray.hub.rows import Rows
 from dray.hub.store.base import AuditRecord
 
 # What a job is, rather than what it asks for; `array` apart from its limit goes with them.
-FIXED = ("id", "type", "user_id", "node_count", "function", "template", "params", "rendered")
+FIXED = (
+    *("id", "type", "user_id", "node_count", "function", "template", "params", "rendered"),
+    *("snapshot_id", "snapshot_sha"),
+)
 # What may change while some of a job's tasks run or have run: none of it is part of the shape.
 ANY_TIME = frozenset(
     "name labels priority queue scheduling_timeout_s after hold deadline expected_runtime_s array notify"

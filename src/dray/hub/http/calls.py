@@ -409,6 +409,7 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/estimates", "show_estimates"),
     _api("PUT", "/blobs/{digest}", "put_blob", raw_body=True, read=_read_put, write=_write_made, statuses=(201,)),
     _api("GET", "/blobs/{digest}", "get_blob", read=_read_get, write=_write_file, media=BINARY),
+    _api("POST", "/snapshots/{id}/check", "check_snapshot"),
     _api("GET", "/jobs/{id}/value", "read_value", params=(_TASK,), write=_write_value, media=BINARY),
     *VIEW_ROUTES,
     _api("GET", "/overview", "show_overview", params=_OVERVIEW),

@@ -18,6 +18,7 @@ from dray.hub.answers.calls import CallAnswers
 from dray.hub.answers.service import Document, HubService
 from dray.hub.calls.blob_access import BlobAccess
 from dray.hub.calls.blobs import Blobs
+from dray.hub.calls.snapshots import Snapshots
 from dray.hub.calls.subscriptions import Listener
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations.batches import Batches
@@ -42,6 +43,7 @@ class Values(NamedTuple):
     calls: CallAnswers
     access: BlobAccess
     batches: Batches
+    snapshots: Snapshots
 
 
 class Notifications(Protocol):

@@ -14,7 +14,7 @@ from dray.hub.access.caller import Caller
 from dray.hub.answers.service import Document
 from dray.hub.calls.blobs import Blobs
 from dray.hub.operations import asks
-from dray.hub.operations.operation import ANY, Desk, Operation, Values
+from dray.hub.operations.operation import ANY, SUBMIT, Desk, Operation, Values
 from dray.wire.schemas import jobs as shapes
 
 
@@ -25,7 +25,7 @@ def values_of(desk: Desk) -> Values:
 
 
 async def put_blob(desk: Desk, caller: Caller, ask: asks.PutBlob) -> Document:
-    blobs, _, access, _ = values_of(desk)
+    blobs, access = values_of(desk).blobs, values_of(desk).access
     await access.make_room(caller, ask.size)
     upload = blobs.begin(ask.size)
     try:
@@ -44,17 +44,21 @@ async def put_blob(desk: Desk, caller: Caller, ask: asks.PutBlob) -> Document:
 
 
 async def get_blob(desk: Desk, caller: Caller, ask: asks.GetBlob) -> asks.StoredFile:
-    blobs, _, access, _ = values_of(desk)
+    blobs, access = values_of(desk).blobs, values_of(desk).access
     access.check(caller, ask.digest)
     return await _stored(blobs, ask.digest, renewed=ask.soon and caller.may("submit"))
 
 
 async def read_value(desk: Desk, caller: Caller, ask: asks.ReadValue) -> asks.LeftValue:
-    blobs, calls, _, _ = values_of(desk)
+    blobs, calls = values_of(desk).blobs, values_of(desk).calls
     value = await calls.value(caller, ask.id, ask.task)
     if isinstance(value.packed, bytes):
         return asks.LeftValue(value.state, value.packed)
     return asks.LeftValue(value.state, await _stored(blobs, value.packed[0]))
+
+
+async def check_snapshot(desk: Desk, caller: Caller, ask: asks.Named) -> Document:
+    return await values_of(desk).snapshots.check(caller, ask.id)
 
 
 async def _stored(blobs: Blobs, digest: str, renewed: bool = False) -> asks.StoredFile:
@@ -66,6 +70,8 @@ VALUES = (
     Operation("put_blob", "Upload a large value under its digest", ("submit", "worker"), asks.PutBlob,
               shapes.BlobDocument, put_blob, repeat="same", streams="in", errors=(Conflict, TooLarge, NoSpace)),
     Operation("get_blob", "Download a large value", ANY, asks.GetBlob, bytes, get_blob, streams="out"),
+    Operation("check_snapshot", "Tell which chunks of a snapshot the hub lacks", SUBMIT, asks.Named,
+              shapes.SnapshotCheck, check_snapshot, weight=5, repeat="same", errors=(Conflict, TooLarge)),
     Operation("read_value", "Read the packed value that a call left", ANY, asks.ReadValue, bytes, read_value,
               streams="out", errors=(Conflict,)),
 )  # fmt: skip

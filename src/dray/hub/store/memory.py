@@ -19,6 +19,7 @@ from dray.core.model.records.records import Attempt, Job, Phase, Task
 from dray.core.model.records.worker import Worker
 from dray.errors import BrokenInvariant, EpochLost
 from dray.hub.store.base import (
+    HOLDS,
     ArgsChunk,
     AttemptRow,
     AuditRecord,
@@ -265,6 +266,7 @@ class MemoryStore:
         """How many bytes of blobs the jobs of a user use, and which of these any job uses."""
         owned = ((self.find_job(job_id), refs) for job_id, refs in self.file.blob_refs.items())
         used = {digest for job, refs in owned if job is not None and job.user == user for digest in refs}
+        used |= {held for digest in used for held in self.file.blob_refs.get(HOLDS + digest, ())}
         size = sum(row.size for row in self.find_blobs(list(used)).values())
         return size, [digest for digest in digests if self.is_referred(digest)]
 
@@ -296,6 +298,12 @@ class MemoryStore:
         for digest in gone:
             del self.file.blobs[digest]
         return gone
+
+    def drop_holds(self, digests: Sequence[str]) -> None:
+        """Forget what these blobs held: they are gone."""
+        self._check_epoch()
+        for digest in digests:
+            self.file.blob_refs.pop(HOLDS + digest, None)
 
     @_read
     def find_args(self, job_id: str, index: int) -> ArgsChunk | None:

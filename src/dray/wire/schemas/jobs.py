@@ -460,6 +460,17 @@ class BlobDocument(msgspec.Struct):
     size: int
 
 
+class SnapshotCheck(msgspec.Struct):
+    """A snapshot whose manifest the hub has: `sha` of what is in it, and the digests of chunks that are not here."""
+
+    id: str
+    sha: str
+    files: int
+    bytes: int
+    chunks: int
+    missing: list[str]
+
+
 class Check(msgspec.Struct):
     """One check of the doctor."""
 

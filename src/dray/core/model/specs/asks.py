@@ -21,6 +21,8 @@ from dray.core.model.units import (
 )
 from dray.errors import InvalidInput, Problem
 
+# So ids of snapshots begin, that stand where a folder may.
+PREFIX = "snap-"
 Reader = Callable[[Any], dict[str, Any]]
 
 
@@ -172,6 +174,17 @@ def _retries(value: Any) -> dict[str, Any]:
     return {"retries": parse_retries(value) if isinstance(value, str) else value}
 
 
+# How a spec names a folder that is to be sent along, before it is.
+FOLDER = "folder:"
+
+
+def _snapshot(value: Any) -> dict[str, Any]:
+    folder = as_text(value)
+    if not folder:
+        raise InvalidInput("names no folder: write . for this one")
+    return {"snapshot_id": folder if folder.startswith(PREFIX) else FOLDER + folder}
+
+
 AMOUNTS: dict[str, Reader] = {
     "cpus": _cores,
     "mem": _memory,
@@ -197,6 +210,7 @@ READERS: dict[str, Reader] = {
     "prefer": texts("prefer"),
     "share": _share,
     "uses": listed("uses"),
+    "snapshot": _snapshot,
 }
 FIELD_OF = {
     "cpus": "cpu_milli",
@@ -210,4 +224,5 @@ FIELD_OF = {
     "tier": "job_tier",
     "user": "user_id",
     "port": "ports",
+    "snapshot": "snapshot_id",
 }

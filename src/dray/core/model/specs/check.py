@@ -316,7 +316,7 @@ FIELDS: dict[str, Check] = {
     "env": _env,
     "prolog": _program,
     "epilog": _program,
-    "snapshot_id": _text(256),
+    "snapshot_id": _text(4096),
     "snapshot_sha": _text(256),
     "health_check": _document,
     "metadata": _metadata,

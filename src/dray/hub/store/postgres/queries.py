@@ -408,9 +408,10 @@ class Reader:
 
     async def count_user_blobs(self, user: str, digests: Sequence[str]) -> tuple[int, list[str]]:
         """How many bytes of blobs the jobs of a user use; and which of these blobs any job uses."""
-        query = """SELECT coalesce(sum(size), 0)::bigint FROM dray.blobs
-            WHERE digest IN (SELECT digest FROM dray.blob_refs
-                WHERE job_id IN (SELECT id FROM dray.jobs WHERE usr = $1))"""
+        query = """WITH used AS (SELECT DISTINCT digest FROM dray.blob_refs
+                WHERE job_id IN (SELECT id FROM dray.jobs WHERE usr = $1))
+            SELECT coalesce(sum(size), 0)::bigint FROM dray.blobs WHERE digest IN (SELECT digest FROM used UNION
+                SELECT held.digest FROM used JOIN dray.blob_refs AS held ON held.job_id = 'holds:' || used.digest)"""
         (row,) = await self._list("count blobs", query, clean(user))
         referred = await self._referred(digests)
         return int(row[0]), [digest for digest in digests if digest in referred]

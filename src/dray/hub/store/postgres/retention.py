@@ -63,6 +63,9 @@ SWEEP_BLOBS = f"""{OWN}, idle AS (SELECT digest FROM dray.blobs WHERE at_ms < $2
         RETURNING blobs.digest)
     SELECT ARRAY(SELECT digest FROM gone) AS gone, EXISTS (SELECT 1 FROM own) AS led"""
 
+DROP_HOLDS = f"""{OWN}, gone AS (DELETE FROM dray.blob_refs USING own WHERE job_id = ANY($2::text[]) RETURNING 1)
+    SELECT EXISTS (SELECT 1 FROM own) AS led"""
+
 
 class Swept(NamedTuple):
     """What one step did; `more` says that it ended at its bound."""

@@ -25,6 +25,7 @@ import msgspec
 from dray.errors import BrokenInvariant, EpochLost, NoSpace, StoreError
 from dray.hub.loop_thread import LoopThread
 from dray.hub.store.base import (
+    HOLDS,
     BlobRow,
     HubsSeen,
     Led,
@@ -59,7 +60,7 @@ from dray.hub.store.postgres.errors import PASSING, Unanswered, translate
 from dray.hub.store.postgres.loading import Loader
 from dray.hub.store.postgres.projections import PROJECT, spell_projection
 from dray.hub.store.postgres.queries import Reader, WaitedReads
-from dray.hub.store.postgres.retention import SWEEP_BLOBS, Sweeper, Swept
+from dray.hub.store.postgres.retention import DROP_HOLDS, SWEEP_BLOBS, Sweeper, Swept
 from dray.hub.store.postgres.schema import migrate
 from dray.hub.store.postgres.turns import spell_turn
 from dray.hub.store.records import Records
@@ -482,6 +483,12 @@ class PgStore(WaitedReads):
         if not led:
             raise self._candidate.lose()
         return list(gone)
+
+    def drop_holds(self, digests: Sequence[str]) -> None:
+        """Forget what these blobs held: they are gone."""
+        ((led,),) = self._write("forget snapshots", DROP_HOLDS, [HOLDS + digest for digest in digests])
+        if not led:
+            raise self._candidate.lose()
 
     def sweep(self, retention: Retention) -> list[str]:
         """Remove one bounded portion of what may go; gives the jobs that are gone. `sweep_pending`: call again."""

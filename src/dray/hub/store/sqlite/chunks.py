@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
-from dray.hub.store.base import ArgsChunk, BlobRow, ResultsChunk, Turn
+from dray.hub.store.base import HOLDS, ArgsChunk, BlobRow, ResultsChunk, Turn
 
 _STEP = 500
 _SAVE_ARGS = "INSERT OR REPLACE INTO call_args (job_id, first, calls, blob) VALUES (?, ?, ?, ?)"
@@ -32,8 +32,10 @@ _SPENT_ARGS = """SELECT job_id FROM (SELECT DISTINCT job_id FROM call_args) JOIN
 _IDLE_BLOBS = """SELECT digest FROM blobs WHERE at_ms < ?
     AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE blob_refs.digest = blobs.digest) ORDER BY at_ms LIMIT ?"""
 # Most blobs are one user's: the first of its jobs decides.
-USER_BYTES = """SELECT COALESCE(SUM(size), 0) FROM blobs WHERE digest IN
-    (SELECT digest FROM blob_refs WHERE job_id IN (SELECT id FROM jobs INDEXED BY jobs_by_user WHERE user = ?))"""
+USER_BYTES = """WITH used AS (SELECT DISTINCT digest FROM blob_refs
+        WHERE job_id IN (SELECT id FROM jobs INDEXED BY jobs_by_user WHERE user = ?))
+    SELECT COALESCE(SUM(size), 0) FROM blobs WHERE digest IN (SELECT digest FROM used UNION
+        SELECT held.digest FROM used CROSS JOIN blob_refs AS held ON held.job_id = 'holds:' || used.digest)"""
 USER_REFERS = """SELECT 1 FROM blob_refs JOIN jobs ON jobs.id = blob_refs.job_id
     WHERE blob_refs.digest = ? AND jobs.user = ? LIMIT 1"""
 FRESH_REFS = """SELECT job_id FROM blob_refs WHERE digest = ?
@@ -85,6 +87,12 @@ def sweep_blobs(connection: sqlite3.Connection, before_ms: int, limit: int) -> l
     gone = [digest for (digest,) in connection.execute(_IDLE_BLOBS, (before_ms, limit)).fetchall()]
     connection.executemany("DELETE FROM blobs WHERE digest = ?", [(digest,) for digest in gone])
     return gone
+
+
+def drop_holds(connection: sqlite3.Connection, digests: Sequence[str]) -> None:
+    """Forget what blobs held that are gone."""
+    gone = [(HOLDS + digest,) for digest in digests]
+    connection.executemany("DELETE FROM blob_refs WHERE job_id = ?", gone)
 
 
 def blob_queries(digests: Sequence[str]) -> Iterable[tuple[str, Sequence[str]]]:

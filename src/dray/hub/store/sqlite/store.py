@@ -276,6 +276,15 @@ class SqliteStore:
 
         return self._write("remove blobs", step)
 
+    def drop_holds(self, digests: Sequence[str]) -> None:
+        """Forget what these blobs held: they are gone."""
+
+        def drop(connection: sqlite3.Connection) -> None:
+            self._check_epoch(connection)
+            chunks.drop_holds(connection, digests)
+
+        self._write("forget snapshots", drop)
+
     def sweep(self, retention: Retention) -> list[str]:
         """Remove one bounded portion of what may go; gives the jobs that are gone. `sweep_pending`: call again."""
 

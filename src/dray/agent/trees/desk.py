@@ -1,0 +1,83 @@
+"""Between the agent and its trees: which attempts wait for one, what is said when it is there, what goes then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dray.agent.decide.effects import Launch, Lay
+from dray.agent.runners.blobs import Blobs
+from dray.agent.tasks.accounts import Accounts
+from dray.agent.tasks.aside import do_aside
+from dray.agent.trees.trees import TreeAsk, TreeFault, Trees
+
+
+class TreeWays(NamedTuple):
+    """How the agent goes on: `laid` tells its machine, `queue` starts what was kept, `refuse` gives that back."""
+
+    laid: Callable[[str, str, bool], None]
+    queue: Callable[[dict[str, Any]], None]
+    refuse: Callable[[dict[str, Any]], None]
+
+
+class TreeDesk:
+    """One agent's."""
+
+    def __init__(self, accounts: Accounts, ways: TreeWays) -> None:
+        self._accounts, self._ways = accounts, ways
+        self._trees: Trees | None = None
+        # Those that take another's place, and are handed over when their trees are there.
+        self._behind: dict[str, dict[str, Any]] = {}
+
+    async def open(self, base: Path, blobs: Blobs, most_bytes: int) -> None:
+        """Find what earlier agents have left."""
+        trees = Trees(base, blobs, most_bytes, self._laid)
+        await do_aside(trees.open, self._accounts.are_foreign)
+        self._trees = trees
+
+    def close(self) -> None:
+        if self._trees is not None:
+            self._trees.close()
+
+    def path(self, launch: Launch) -> str:
+        """Where the tree of an attempt will be; empty where it asks for none."""
+        return self._trees.path(launch.uid) if launch.spec.snapshot_id and self._trees is not None else ""
+
+    def keeps(self, launch: Launch, task: dict[str, Any]) -> bool:
+        """Lay out what an attempt asks for. Whether its task is kept here until then."""
+        spec = launch.spec
+        if not spec.snapshot_id:
+            return False
+        if launch.behind:
+            self._behind[launch.uid] = task
+        self.lay(Lay(launch.uid, spec.snapshot_id, spec.snapshot_sha, spec.user_id))
+        return bool(launch.behind)
+
+    def lay(self, lay: Lay) -> None:
+        """Begin to lay a tree out."""
+        account = self._accounts.of(lay.user)
+        if self._trees is None or account is None:
+            fault = TreeFault("this worker cannot lay snapshots out: its log says why", ours=True)
+            asyncio.get_running_loop().call_soon(self._laid, lay.uid, fault)
+        else:
+            self._trees.begin(TreeAsk(lay.uid, lay.snapshot_id, lay.sha, account))
+
+    def _laid(self, uid: str, fault: TreeFault | None) -> None:
+        task = self._behind.pop(uid, None)
+        if task is None:
+            self._ways.laid(uid, str(fault or ""), fault is not None and fault.ours)
+        elif fault is None:
+            self._ways.queue(task)
+        else:
+            self._ways.refuse({"ev": "refused", "uid": uid, "error": str(fault), "elsewhere": fault.ours})
+
+    def clear_away(self, event: dict[str, Any]) -> None:
+        """What ended attempts ran in goes; after a start, what nobody runs in."""
+        if self._trees is None:
+            return
+        if event.get("ev") == "state":
+            self._trees.keep_only({item["uid"] for item in event["attempts"] if item["phase"] != "exited"})
+        for item in event["items"] if event.get("ev") == "exited" else ():
+            self._trees.drop(item["uid"])

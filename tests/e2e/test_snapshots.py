@@ -1,0 +1,146 @@
+"""A folder travels with a job: packed, sent, laid out, and the very same bytes again later."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from tests.e2e.cluster import Agent, Cluster, wait_for
+
+LOOK = "find . -mindepth 1 | LC_ALL=C sort; cat pkg/part.txt; wc -c < data.bin; ./run.sh; cat away"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def agent(site: Cluster) -> Agent:
+    return site.start_agent("w1")
+
+
+def make_tree(root: Path) -> None:
+    """A small project with something of everything that may travel, and of what stays at home."""
+    for folder in ("pkg/deep", "empty", ".git", "pkg/__pycache__", "build", "data"):
+        (root / folder).mkdir(parents=True)
+    texts = {
+        "pkg/part.txt": "one\n", "pkg/deep/ünï.txt": "", "run.sh": "#!/bin/sh\necho ran in ${PWD##*/}\n",
+        ".gitignore": "build/\n*.log\ndata/*\n", ".drayignore": "!data/kept\nsecret\n",
+        ".git/HEAD": "x", "pkg/__pycache__/m.pyc": "x", "build/out": "x", "a.log": "x", "data/kept": "x",
+        "data/lost": "x", "secret": "x",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (root / name).write_text(text)
+    (root / "run.sh").chmod(0o755)
+    (root / "data.bin").write_bytes(os.urandom(1_500_000))
+    (root / "away").symlink_to("pkg/part.txt")
+
+
+def sent_bytes(words: str) -> str:
+    found = re.search(r"sent (\S+) in", words)
+    assert found is not None, words
+    return found[1]
+
+
+def test_a_folder_travels_and_runs_again_as_it_was(site: Cluster, tmp_path: Path) -> None:
+    make_tree(tmp_path)
+    first = site.dray("submit", "--snapshot", ".", "-J", "first", "--", "sh", "-c", LOOK, cwd=tmp_path)
+    assert first.code == 0, first.err
+    job = site.wait_state(first.out.strip())
+    printed = site.logs(job["id"]).decode()
+    assert job["state"] == "succeeded", (job, printed)
+    wanted = (
+        "./.drayignore ./.gitignore ./away ./data ./data.bin ./data/kept ./empty ./pkg ./pkg/deep "
+        "./pkg/deep/ünï.txt ./pkg/part.txt ./run.sh"
+    )
+    assert printed.split("\none\n")[0].split("\n") == wanted.split()
+    assert "1500000\nran in " in printed
+    assert printed.endswith("one\n"), "the link leads where it did"
+    tree = site.folder / "w1" / "worker" / "snapshots" / "trees"
+    wait_for(lambda: not any(tree.iterdir()), "what it ran in is cleared away")
+    # An edit sends what was edited; what was submitted before runs again as it was.
+    (tmp_path / "pkg/part.txt").write_text("two\n")
+    with (tmp_path / "data.bin").open("r+b") as file:
+        file.seek(700_000)
+        file.write(b"edited")
+    command = ("sh", "-c", "cat part.txt; echo $DRAY_SNAPSHOT")
+    second = site.dray("submit", "--snapshot", ".", "--workdir", "pkg", "--", *command, cwd=tmp_path)
+    assert sent_bytes(first.err) == "1.43M"
+    assert "K" in sent_bytes(second.err), "not all of it"
+    job = site.wait_state(second.out.strip(), "succeeded")
+    lines = site.logs(job["id"]).decode().split()
+    assert (lines[0], Path(lines[1]).parent) == ("two", tree)
+    assert sent_bytes(site.dray("submit", "--snapshot", ".", "--", "true", cwd=tmp_path).err) == "0B"
+    again = site.dray("submit", "--from", first.out.strip(), cwd=tmp_path)
+    assert "snapshot" not in again.err, "nothing is packed anew"
+    job = site.wait_state(again.out.strip(), "succeeded")
+    assert site.logs(job["id"]).decode().split("\nran")[0] == printed.split("\nran")[0]
+    # A file of jobs says the same.
+    (tmp_path / "jobs.yaml").write_text("snapshot: .\ncommand: cat pkg/part.txt\n")
+    filed = site.dray("submit", "jobs.yaml", cwd=tmp_path)
+    assert filed.code == 0, filed.err
+    assert site.logs(site.wait_state(filed.out.strip(), "succeeded")["id"]) == b"two\n"
+    site.check()
+
+
+def test_whoever_writes_to_a_tree_harms_no_other(site: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_text("clean\n")
+    # As the account that the agent has: modes bind it, or it is root and has copies.
+    dirt = "chmod u+w f.txt; echo dirt > f.txt; cat f.txt"
+    made = site.dray("submit", "--snapshot", ".", "--", "sh", "-c", dirt, cwd=tmp_path)
+    assert site.logs(site.wait_state(made.out.strip(), "succeeded")["id"]) == b"dirt\n"
+    made = site.dray("submit", "--snapshot", ".", "--", "cat", "f.txt", cwd=tmp_path)
+    assert site.logs(site.wait_state(made.out.strip(), "succeeded")["id"]) == b"clean\n"
+
+
+def test_what_cannot_travel_is_named(site: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to("/etc/passwd")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "kept").write_text("x")
+    (tmp_path / "sub" / "up").symlink_to("../../x")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad-\xff")).write_text("x")
+    refused = site.dray("submit", "--snapshot", ".", "--", "true", cwd=tmp_path)
+    assert refused.code != 0
+    for words in (
+        "out",
+        "leads out of the tree, to '/etc/passwd'",
+        "sub/up",
+        "'../../x'",
+        r"bad-\udcff",
+        "no UTF-8",
+    ):
+        assert words in refused.err
+    assert ".drayignore" in refused.err
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / ".drayignore").write_text("out\nup\nbad-*\n")
+    limited = site.dray("submit", "--snapshot", ".", "--snapshot-limit", "1k", "--", "true", cwd=tmp_path)
+    assert limited.code == 0, limited.err
+    assert "1 sockets, pipes and devices left out" in limited.err
+    (tmp_path / "large").write_bytes(bytes(5000))
+    limited = site.dray("submit", "--snapshot", ".", "--snapshot-limit", "1k", "--", "true", cwd=tmp_path)
+    assert limited.code != 0
+    assert "large" in limited.err
+    assert "--snapshot-limit" in limited.err
+
+
+def test_a_wrong_sha_or_id_fails_the_task_and_says_both(site: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_text("x")
+    made = site.dray("submit", "--snapshot", ".", "-o", "json", "--", "cat", "f.txt", cwd=tmp_path)
+    spec = site.job(made.json["id"])["spec"]
+    tree, sha = spec["snapshot_id"], spec["snapshot_sha"]
+    wrong = site.wait_state(
+        site.submit("true", snapshot_id=tree, snapshot_sha="0" * 64, workdir=""), "failed"
+    )
+    assert (wrong["exit_class"], wrong["exit_code"]) == ("snapshot", 125)
+    assert sha in wrong["error"]
+    assert "0" * 64 in wrong["error"]
+    strange = site.wait_state(site.submit("true", snapshot_id="v7", workdir=""), "failed")
+    assert "'v7' is none of this hub's" in strange["error"]
+    absent = site.call("POST", "/jobs", {"command": ["true"], "snapshot_id": f"snap-{'0' * 64}"})
+    assert (absent.status, absent.json["error"]["code"]) == (409, "missing_blobs")
+    # What belongs to others is not there: neither to run in nor to read, tree by tree and chunk by chunk.
+    body = {"user": "eve", "scopes": ["submit", "read"], "shared_account": True}
+    eve = site.call("POST", "/tokens", body).json["token"]
+    theirs = {"command": ["true"], "snapshot_id": tree}
+    assert site.call("POST", "/jobs", theirs, eve).json["error"]["code"] == "missing_blobs"
+    assert site.call("POST", f"/snapshots/{tree}/check", None, eve).status == 409
+    assert site.call("GET", f"/blobs/{tree.removeprefix('snap-')}", token=eve).status == 404
+    assert site.call("POST", f"/snapshots/{tree}/check").json["missing"] == []
