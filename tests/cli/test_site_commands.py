@@ -16,7 +16,7 @@ from dray.cli.site.views import draw_queues
 from dray.core.model.policies.check import check_policy
 from dray.core.model.policies.policy import Policy
 from dray.core.model.policies.spelling import list_values, policy_document
-from dray.hub.decisions.policy_file import read_policy_text
+from dray.hub.decisions.policy import read_policy_text
 from dray.wire.schemas.site import QueueDocument
 
 NOW = "2026-11-15T09:10:49.123Z"

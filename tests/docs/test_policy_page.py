@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dray.core.model.policies.policy import Policy
-from dray.hub.decisions.policy_file import read_policy_text
+from dray.hub.decisions.policy import read_policy_text
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/reference/policy.md").read_text(encoding="utf-8")
 

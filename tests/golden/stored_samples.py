@@ -60,6 +60,14 @@ from dray.core.lifecycle.state.service_events import (
     UseChanged,
 )
 from dray.core.lifecycle.state.state import Counters
+from dray.core.lifecycle.state.workload_events import (
+    WorkloadChanged,
+    WorkloadDropped,
+    WorkloadMade,
+    WorkloadRetried,
+    WorkloadSpent,
+    WorkloadSwitched,
+)
 from dray.core.model.records.ledger import (
     AlarmRecord,
     Lesson,
@@ -75,6 +83,7 @@ from dray.core.model.records.ledger import (
 )
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.records.worker import Worker
+from dray.core.model.records.workload import Budget, Distribution, Objective, Terms, WorkloadRecord
 from dray.core.model.specs.spec import (
     ArraySpec,
     DeviceAsk,
@@ -104,7 +113,27 @@ OUTCOME = Outcome(
     gpu_seen_s=4.5,
     max_gpu_bytes=2048,
 )
+TERMS = Terms(
+    title="vision",
+    members=["bob"],
+    queue="night",
+    priority=3,
+    labels={"team": "vision"},
+    deadline="2026-01-02T03:04:05Z",
+    budget=Budget(400.5, 1200, "stop"),
+    width=64,
+    distribution=Distribution("shares", "provider", {"lab": 0.7}, 2, True),
+    objective=Objective(1, 2, 3, 4, True),
+    failures=0.05,
+    defaults={"gpu_count": 1},
+)
 FACTS: list[Fact] = [
+    WorkloadMade("sweep", "ann", TERMS, True),
+    WorkloadChanged("sweep", TERMS, "ann"),
+    WorkloadSwitched("sweep", "pause", "ann", True, 30.5),
+    WorkloadDropped("sweep", "ann"),
+    WorkloadSpent("sweep"),
+    WorkloadRetried("sweep", {"job": 2}, "ann"),
     JobsSubmitted((NewJob("job", "ann", b"\x80"), NewJob("other", "bob", b"\x81", ("ok:job",), "it failed"))),
     PlanDecided(
         (Placement("job", 3, "2-5", "worker-1", (0, 1), 1, "2-3"),),
@@ -322,6 +351,7 @@ JOB = Job(
     nodes=2,
     money=1_250_000,
     objective="cost=2",
+    workload="sweep",
 )
 TASK = Task(
     job_id="job",
@@ -456,12 +486,46 @@ RECEIPT = Receipt(
     served_at_ms=3,
     ended_at_ms=4,
 )
+WORKLOAD = WorkloadRecord(
+    id="sweep",
+    seq=3,
+    user="ann",
+    terms=TERMS,
+    created_at_ms=1,
+    started_at_ms=2,
+    ended_at_ms=3,
+    is_started=True,
+    is_paused=True,
+    is_sealed=True,
+    is_cancelled=True,
+    is_archived=True,
+    spent=True,
+    switched_by="bob",
+    changes=4,
+    jobs=5,
+    ended_jobs=6,
+    total=7,
+    running=8,
+    succeeded=9,
+    failed=10,
+    killed=11,
+    worker_failed=12,
+    unschedulable=13,
+    started=14,
+    first_start_ms=15,
+    last_start_ms=16,
+    used_ms=17,
+    paid=18,
+    retried={"job": 2},
+    first_job=19,
+)
 RECORDS: dict[str, Any] = {
+    "workload": WORKLOAD,
     "job": JOB,
     "task": TASK,
     "attempt": ATTEMPT,
     "worker": WORKER,
-    "counters": Counters(7, 13, 6, 2),
+    "counters": Counters(7, 13, 6, 2, 3),
     "alarm": AlarmRecord("crash_loop", "abc", "a task of job abc has failed 6 times", 1, "abc"),
     "provider": ProviderRecord(
         7, 1.5, 2.5, 3.5, 4.5, 5.5, (0.5, 1.0), 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, "bad", "why", 9, "6 w1"

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from tests.core.harness import Cluster, registration
+from tests.properties.draws import CAMPAIGNS, OFFERS, POLICIES, SPECS
 
 from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.invariants import problems
@@ -50,19 +52,14 @@ from dray.core.lifecycle.state.service_events import (
 )
 from dray.core.lifecycle.state.state import Counters, State, Touched
 from dray.core.lifecycle.state.timings import Rules
-from dray.core.model.policies.policy import (
-    Budget,
-    Cap,
-    FairShare,
-    Pace,
-    Pacing,
-    PlacementPolicy,
-    Policy,
-    PreemptionPolicy,
-    Queue,
-    Quota,
-    pack_policy,
+from dray.core.lifecycle.state.workload_events import (
+    WorkloadChanged,
+    WorkloadDropped,
+    WorkloadMade,
+    WorkloadRetried,
+    WorkloadSwitched,
 )
+from dray.core.model.policies.policy import pack_policy
 from dray.core.model.records.ledger import LedgerKey, pack_record, unpack_record
 from dray.core.model.records.records import Attempt, Job, Phase, Task
 from dray.core.model.records.worker import Worker
@@ -70,69 +67,6 @@ from dray.core.model.specs.spec import pack_spec, unpack_spec
 from dray.core.scheduling.claims.reservations import find_stale
 from dray.core.scheduling.passes.planning import plan, settle_plan
 
-SPECS: tuple[dict[str, Any], ...] = (
-    {},
-    {"cpu_milli": 3000, "retries": 1},
-    {"max_runtime_s": 10, "job_tier": "training"},
-    {"gpu_count": 1, "losses": 0},
-    {"gpu_count": 2, "min_vram_gb": 50},
-    {"gpu_milli": 400, "retries": 2},
-    {"memory_bytes": 6 * 10**9, "scheduling_timeout_s": 60},
-    {"array": {"last": 5}, "retries": 1},
-    {"array": {"last": 6, "limit": 2}, "losses": 1},
-    {"array": {"last": 1, "open": True}, "cpu_milli": 1000},
-    {"type": "service", "lost_after_s": 50},
-    {"at_most_once": True, "require": ["zone=a"]},
-    {"gpu_milli": 300, "array": {"last": 4, "limit": 3}, "scheduling_timeout_s": 200},
-    {"command": [], "function": b"f", "array": {"last": 30}, "retries": 1},
-    {"command": [], "function": b"g", "array": {"first": 0, "last": 4, "open": True, "limit": 2}},
-    {"command": [], "function": b"h", "array": {"last": 9}, "cpu_milli": 1000, "losses": 0},
-    {"command": [], "function": b"i", "at_most_once": True},
-)
-OFFERS: tuple[dict[str, Any], ...] = (
-    {"cpus": 4, "memory_gb": 8, "batch": 3},
-    {
-        "cpus": 8,
-        "memory_gb": 16,
-        "batch": 4,
-        "service": 1,
-        "gpus": 2,
-        "vram_gb": 80,
-        "labels": {"zone": "a", "provider": "x"},
-    },
-    {"cpus": 2, "memory_gb": 4, "batch": 2, "gpus": 3, "vram_gb": 60, "base": True},
-    {
-        "cpus": 0,
-        "memory_gb": 0,
-        "batch": 2,
-        "service": 2,
-        "base": True,
-        "labels": {"zone": "a", "provider": "x"},
-    },
-)
-POLICIES = (
-    Policy(),
-    Policy(queues={"default": Queue(order="priority", ageing_s=60)}, quotas=(Quota(user="*", gpus=2),)),
-    Policy(queues={"default": Queue(order="fair_share")}, fair_share=FairShare(half_life_s=100)),
-    Policy(
-        queues={"default": Queue(order="sjf")},
-        pacing=Pacing(starts=(Pace(user="*", per_minute=30, burst=2),)),
-    ),
-    Policy(
-        queues={"default": Queue(order="srsf"), "night": Queue(order="edf", weight=3)},
-        pacing=Pacing(running=(Cap(label="team", most=2),)),
-        quotas=(Quota(queue="night", gpu_hours=Budget(soft=0.01, hard=0.02, per_s=300)),),
-    ),
-    Policy(
-        placement=PlacementPolicy(strategy="spread"),
-        preemption=PreemptionPolicy(strategy="none", min_run_s=0, moves=5),
-    ),
-    Policy(
-        queues={"default": Queue(order="srsf"), "night": Queue(order="priority", ageing_s=0)},
-        preemption=PreemptionPolicy(min_run_s=0, moves=3),
-        quotas=(Quota(user="*", gpus=3),),
-    ),
-)
 QUEUES = ("default", "default", "night")
 CALL_ENDS = ("succeeded", "succeeded", "failed", "returned", "lost", "killed")
 ENDS = ("succeeded", "failed", "failed", "killed", "preempted", "lost", "lost_unstarted")
@@ -228,6 +162,9 @@ class World(Cluster):
             self.submitted += 1
             extras = {"queue": QUEUES[user % 3], "labels": {"team": "x"} if user % 4 == 3 else {}}
             spec = SPECS[kind % len(SPECS)] | extras
+            open_ones = [name for name, one in self.state.workloads.items() if not one.record.is_sealed]
+            if open_ones and kind % 2:
+                spec["workload"] = open_ones[user % len(open_ones)]
             if user % 7 == 5:
                 # Of a service that may be one, or not: an older job, or nobody at all.
                 spec["uses"] = [f"j{max(1, self.submitted - kind % 5)}"]
@@ -242,6 +179,30 @@ class World(Cluster):
             self.turn(
                 TemplateRemoved(name, "ann") if known and number % 2 else TemplateAdded(name, "", b"\x80")
             )
+        else:
+            self.steer_workload(number, often)
+
+    def steer_workload(self, number: int, how: int) -> None:
+        """A workload is made, switched, changed, put away, or what failed of it is tried again."""
+        name, terms = f"c{number % 3}", CAMPAIGNS[how % len(CAMPAIGNS)]
+        tally = self.state.workloads.get(name)
+        if tally is None:
+            self.turn(WorkloadMade(name, "ann", terms, how % 3 > 0))
+        elif tally.record.is_archived:
+            self.turn(WorkloadDropped(name, "ann"))
+        elif tally.record.state.ended and (failed := self._failed(tally.jobs)) and how % 2:
+            self.turn(WorkloadRetried(name, failed, "ann"))
+        elif tally.record.state.ended:
+            self.turn(WorkloadSwitched(name, "archive", "ann"))
+        elif how % 8 == 7:
+            self.turn(WorkloadChanged(name, terms, "ann"))
+        else:
+            verb = ("start", "pause", "start", "seal", "pause", "start", "cancel")[how % 8]
+            self.turn(WorkloadSwitched(name, verb, "ann", stop=number % 2 == 1))
+
+    def _failed(self, jobs: Iterable[str]) -> dict[str, int]:
+        known = (self.state.jobs[name] for name in jobs)
+        return {job.id: job.failed for job in known if job.failed}
 
     def cancel_one(self, job: int, index: int) -> None:
         self.cancel(f"j{max(1, self.submitted - job % 8)}", index % 8 if index % 3 else -1)
@@ -262,7 +223,8 @@ class World(Cluster):
         elif how % 5 == 1 and not unpack_spec(found.spec).at_most_once:
             self.ask_again(name, job % 4 if how % 2 else -1)
         elif how % 5 == 2:
-            self.edit(name, priority=how % 3, queue=("default", "night")[job % 2])
+            campaign = next(iter(self.state.workloads), "") if job % 3 == 0 else found.workload
+            self.edit(name, priority=how % 3, queue=("default", "night")[job % 2], workload=campaign)
         elif how % 5 == 3 and not (found.cursor or found.live or found.requeued):
             self.edit(name, cpu_milli=1000 * (1 + how % 4))
         else:

@@ -45,8 +45,7 @@ from dray.hub.assembly import (
     tls_files,
     wire_hub,
 )
-from dray.hub.decisions.policy import read_brought, settle_at_start
-from dray.hub.decisions.policy_file import PolicyFile, find_policy_file
+from dray.hub.decisions.policy import PolicyFile, find_policy_file, read_brought, settle_at_start
 from dray.hub.documents.records import check_readiness
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine

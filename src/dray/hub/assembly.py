@@ -87,6 +87,7 @@ from dray.hub.workers.owners import Owners
 from dray.hub.workers.questions import Questions
 from dray.hub.workers.session import Limits
 from dray.hub.workers.sessions import Sessions
+from dray.hub.workloads.answers import WorkloadAnswers
 from dray.presence import ensure_id
 from dray.wire.messages.client import CLIENT_PATH
 
@@ -211,12 +212,13 @@ def wire_hub(
     values = Values(blobs, calls, access, Batches(answers, engine, rows), snapshots)
     asked = (values, notifier, ServiceAnswers(answers, engine, passes, domain))
     views, roles = make_views(writer, engine, clock, answers, config), HubRoles(ground.role, store, engine)
-    desk = Desk(answers, tokens, owners, *asked, roles, views, SignIn(tokens))
+    workloads = WorkloadAnswers(answers, engine)
+    desk = Desk(answers, tokens, owners, *asked, roles, views, SignIn(tokens), workloads)
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
     gateways = standing.gateways = _make_gateways(store, the_engine, sessions, tokens, owners, ground)
-    answers.listeners += [call_feed.hear, args.hear, tokens.hear, passages.reacher.hear]
+    answers.listeners += [call_feed.hear, args.hear, tokens.hear, passages.reacher.hear, workloads.hear]
     answers.shared_accounts = tokens.tell_shared
     routes = _make_routes(sessions, channels, passages, gateways)
     api = _make_api(config, desk, routes, metrics, report, budgets)

@@ -16,8 +16,7 @@ from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
 from dray.errors import EpochLost, StoreGone
 from dray.hub.calls.blobs import Blobs
-from dray.hub.decisions.policy import BROUGHT_FILE, NONE_BROUGHT
-from dray.hub.decisions.policy_file import PolicyFile
+from dray.hub.decisions.policy import BROUGHT_FILE, NONE_BROUGHT, PolicyFile
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.fault_reports import Reports
 from dray.hub.engine.garbage import Collector

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dray.core.model.policies.policy import Queue
-from dray.hub.decisions.policy_file import MAX_FILE_BYTES, PolicyFileError, find_policy_file, read_policy_file
+from dray.hub.decisions.policy import MAX_FILE_BYTES, PolicyFileError, find_policy_file, read_policy_file
 
 GOOD = """\
 # what a site may write

@@ -181,7 +181,7 @@ def test_lists_filter_and_page(store: Store, make: Any) -> None:
         make.row(1, {"team": "vision"}, state=states[0]),
         make.row(2, {"team": "vision", 'odd"key': "x'y"}, state=states[1], user="bo"),
         make.row(3, {"team": "speech"}, state=states[2], queue="fast"),
-        make.row(4, state=states[3], name="eval"),
+        make.row(4, state=states[3], name="eval", workload="sweep"),
         make.row(5, state=states[4], user="bo", name="eval"),
     ]
     store.project(make.projection(1, jobs=rows))
@@ -198,6 +198,12 @@ def test_lists_filter_and_page(store: Store, make: Any) -> None:
     assert ids(store, states=("failed", "pending", "killed"), limit=1, before_seq=5) == ["j4"]
     assert ids(store, queue="fast") == ["j3"]
     assert ids(store, name="eval", user="ana") == ["j4"]
+    assert (
+        ids(store, workload="sweep")
+        == ids(store, workload="sweep", user="ana", states=("pending",))
+        == ["j4"]
+    )
+    assert ids(store, workload="other") == ids(store, workload="sweep", before_seq=4) == []
     assert ids(store, labels=(("team", "vision"),)) == ["j2", "j1"]
     assert ids(store, labels=(("team", "vision"), ('odd"key', "x'y"))) == ["j2"]
     assert ids(store, labels=(("team", "vision"),), user="ana") == ["j1"]

@@ -1,6 +1,6 @@
 """Policies as people write them: spans and sizes with their units, and the whole as YAML with remarks.
 
-Writes only what `dray.hub.decisions.policy_file` reads back to the same policy.
+Writes only what `dray.hub.decisions.policy` reads back to the same policy.
 """
 
 from __future__ import annotations

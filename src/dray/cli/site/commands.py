@@ -191,7 +191,7 @@ def config_apply(session: Session, file: str, dry_run: bool, force: bool) -> int
 
     It holds at once and outlives restarts, until policy.yaml in the hub's home is changed.
     """
-    from dray.hub.decisions.policy_file import read_policy_file, read_policy_text
+    from dray.hub.decisions.policy import read_policy_file, read_policy_text
 
     if file == STDIN:
         document, _ = read_policy_text(sys.stdin.read(), "stdin")

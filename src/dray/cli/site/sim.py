@@ -90,7 +90,7 @@ def _read(session: Session, given: dict[str, Any]) -> tuple[list[TraceJob], list
 
 def _name(paths: Sequence[Path], compare: bool) -> list[tuple[str, Policy]]:
     from dray.core.model.policies.policy import Policy
-    from dray.hub.decisions.policy_file import read_policy_file
+    from dray.hub.decisions.policy import read_policy_file
 
     found = [(path.stem, read_policy_file(path).policy) for path in paths]
     if not found or (compare and len(found) == 1):

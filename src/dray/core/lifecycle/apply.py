@@ -24,11 +24,12 @@ from dray.core.lifecycle.happenings import (
 from dray.core.lifecycle.holding import refusals
 from dray.core.lifecycle.providers import health as provider_health
 from dray.core.lifecycle.services import updates
-from dray.core.lifecycle.state import events, pass_events, service_events
+from dray.core.lifecycle.state import events, pass_events, service_events, workload_events
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import calls, health, jobs, replicas, results, uses
+from dray.core.lifecycle.workloads import verbs
 
 
 def _epoch_started(state: State, event: EpochStarted, clock: Clock) -> list[Effect]:
@@ -74,6 +75,12 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.PolicyChanged: policy.policy_changed,
     events.TemplateAdded: templates.template_added,
     events.TemplateRemoved: templates.template_removed,
+    workload_events.WorkloadMade: verbs.made,
+    workload_events.WorkloadChanged: verbs.changed,
+    workload_events.WorkloadSwitched: verbs.switched,
+    workload_events.WorkloadDropped: verbs.dropped,
+    workload_events.WorkloadSpent: verbs.spent,
+    workload_events.WorkloadRetried: verbs.retried,
     events.AttemptSaved: saves.saved,
     events.HoldChanged: edits.hold_changed,
     events.JobEdited: edits.edited,

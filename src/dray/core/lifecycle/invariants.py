@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dray.core.lifecycle.counts.agreement import workload_problems
 from dray.core.lifecycle.holding import groups
 from dray.core.lifecycle.holding.lanes import lane_at
 from dray.core.lifecycle.holding.rollouts import shape_of
@@ -24,7 +25,7 @@ def problems(state: State) -> list[str]:
     """Every invariant that does not hold, in words; empty when all is well."""
     checks = (
         *(_tasks, _jobs, _attempts, _followers, _columns, _capacity),
-        *(_backlog, _parties, _gates, _receipts, _resuming, _using),
+        *(_backlog, _parties, _gates, _receipts, _resuming, _using, workload_problems),
     )
     return [problem for check in checks for problem in check(state)]
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dray.core.lifecycle.counts import counting
 from dray.core.lifecycle.happenings.workers import watch_drain
 from dray.core.lifecycle.holding import attempts, dependencies, groups, moves, receipts, rollouts, using
 from dray.core.lifecycle.providers import health as provider_health
 from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.parties import Tally
 from dray.core.lifecycle.state.state import Counters, State, Touched
 from dray.core.lifecycle.tasks import calls, gangs, jobs, replicas
 from dray.core.lifecycle.timers import unanswered
@@ -20,6 +22,7 @@ from dray.core.model.policies.policy import unpack_policy
 from dray.core.model.records.ledger import PolicyRecord, unpack_record
 from dray.core.model.records.records import Attempt, Job, Phase, Task
 from dray.core.model.records.worker import Presence, Worker
+from dray.core.model.records.workload import WorkloadRecord
 from dray.core.model.specs.resources import asks_of_packed
 
 Faults = list[tuple[str, Exception]]
@@ -40,13 +43,15 @@ def read_ledger(
     for kind, key, packed in rows:
         try:
             if packed is not None:
-                state.ledger[kind, key] = unpack_record(kind, packed)
+                record = state.ledger[kind, key] = unpack_record(kind, packed)
+                if isinstance(record, WorkloadRecord):
+                    state.workloads[key] = Tally(record)
         except Exception as error:  # noqa: BLE001 - whatever is odd about a stored value, it is set aside
             _set_aside(faults, f"the {kind} {key} of the ledger", error)
-    record = state.ledger.get(("policy", ""))
+    in_force = state.ledger.get(("policy", ""))
     try:
-        if isinstance(record, PolicyRecord):
-            state.policy = unpack_policy(record.policy)
+        if isinstance(in_force, PolicyRecord):
+            state.policy = unpack_policy(in_force.policy)
     except Exception as error:  # noqa: BLE001 - as above
         _set_aside(faults, "the policy, in place of which the default holds", error)
     state.parties.begin(state.policy)
@@ -76,6 +81,7 @@ def load(
             continue
         job.shape = state.shapes.take(asks)
         state.jobs[job.id] = job
+        counting.recall(state, job)
         if job.service:
             state.services[job.id] = None
         state.join_party(job)
@@ -158,6 +164,9 @@ def wake_up(
     for job_id in state.services:
         replicas.arm_rests(state, state.jobs[job_id])
         rollouts.watch(state, job_id, clock.now_ms)
+    for tally in state.workloads.values():
+        tally.look_ms = 0
+        counting.watch_purse(state, tally)
     for attempt in state.attempts.values():
         if attempt.lane and attempt.phase.live:
             state.hungry[attempt.uid] = None
@@ -221,6 +230,7 @@ def _release_job(state: State, job: Job) -> None:
     for key in list(_holes(state, job)):
         del state.tasks[key]
     del state.jobs[job.id]
+    counting.forget(state, job)
     state.services.pop(job.id, None)
     state.experience.forget_job(job.id)
     state.release_shape(job.shape)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
+from dray.core.lifecycle.counts import counting
 from dray.core.lifecycle.happenings.workers import watch_drain
 from dray.core.lifecycle.holding import attempts, quarantines, rollouts
 from dray.core.lifecycle.providers import health
@@ -39,6 +40,7 @@ from dray.core.lifecycle.state.events import (
 from dray.core.lifecycle.state.pass_events import Braked
 from dray.core.lifecycle.state.service_events import ReplicaRested, RolloutStepped, UpdateAbandoned
 from dray.core.lifecycle.state.state import NEVER, State
+from dray.core.lifecycle.state.workload_events import WorkloadSpent
 from dray.core.lifecycle.tasks import calls, gangs, jobs
 from dray.core.model.records.records import Attempt, Phase
 
@@ -356,6 +358,18 @@ def _provider(state: State, name: str, clock: Clock, reasons: Reasons) -> list[E
     return list(health.look(state, name, clock.now_ms))
 
 
+def _purse(state: State, workload: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    tally = state.workloads.get(workload)
+    if tally is None or tally.record.spent or tally.look_ms > clock.now_ms:
+        # A later look stands for this one.
+        return []
+    tally.look_ms = 0
+    if tally.is_empty(clock.now_ms):
+        return [WorkloadSpent(workload)]
+    counting.watch_purse(state, tally)
+    return []
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -377,4 +391,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "replica": _replica,
     "rollout": _rollout,
     "provider": _provider,
+    "purse": _purse,
 }

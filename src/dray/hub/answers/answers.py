@@ -34,6 +34,7 @@ from dray.hub.calls.snapshots import Holds, Snapshots
 from dray.hub.decisions import bulk, commands, edits, machines
 from dray.hub.decisions.commands import KeyMemory, Sources, owned
 from dray.hub.decisions.repeats import Repeats
+from dray.hub.decisions.workloads import check_workloads, lay_terms, may_see
 from dray.hub.documents.overview import overview_steps
 from dray.hub.documents.public_feed import Feed, FeedEvent
 from dray.hub.documents.records import (
@@ -156,8 +157,13 @@ class Answers:
     async def read_specs(self, caller: Caller, specs: Sequence[Any]) -> list[JobSpec]:
         """Check what is to be submitted; many of them in slices."""
         return await spread(
-            commands.read_steps(caller, specs, self._parts.batch_specs, expand=self.templates.expand)
+            commands.read_steps(
+                caller, specs, self._parts.batch_specs, expand=self.templates.expand, lay=self._lay
+            )
         )
+
+    def _lay(self, raw: dict[str, Any]) -> dict[str, Any]:
+        return lay_terms(self._engine.state, raw)
 
     async def submit_columns(self, caller: Caller, checked: Sequence[JobSpec], key: str = "") -> Document:
         """Submit by the same rules what has been checked, and answer with ids and states alone."""
@@ -346,12 +352,14 @@ class Answers:
         return answer
 
     async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> Document:
-        checked = commands.read_specs(caller, [spec], 1, calls=True, expand=self.templates.expand)[0]
+        how: Any = {"calls": True, "expand": self.templates.expand, "lay": self._lay}
+        checked = commands.read_specs(caller, [spec], 1, **how)[0]
 
         def begin(state: State) -> Iterator[Document]:
             clock = Clock(state.now_ms, self._engine.clock_ms())
             commands.check_queues(state.policy, [checked])
             commands.check_templates(state.policy, [checked])
+            check_workloads(state, caller, [checked])
             edits.check_deadlines([checked], clock)
             return plan_steps(state, checked, clock, caller.sees)
 
@@ -399,6 +407,10 @@ class Answers:
 
         async def sees(event: FeedEvent) -> bool:
             job_id = event.data.get("job_id", "")
+            if event.data.get("workload") and "owner" in event.data:
+                return caller.sees(event.data["owner"]) or may_see(
+                    self._engine.state, caller, event.data["workload"]
+                )
             if not job_id or caller.may("admin"):
                 return True
             if job_id not in owners:

@@ -7,6 +7,7 @@ and says where to go on: a thousand values of 64 KiB are no message.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.state import State
@@ -18,6 +19,7 @@ from dray.hub.calls.reading import CallReader, End
 from dray.hub.calls.subscriptions import CallFeed, Listener
 from dray.hub.decisions.calls import CallSources, add_calls, read_call_spec
 from dray.hub.decisions.commands import owned, submit_rows, works_for
+from dray.hub.decisions.workloads import lay_terms
 from dray.hub.engine.engine import Engine
 from dray.hub.rows import job_row
 from dray.wire.messages.client import Calls, Collect
@@ -44,7 +46,7 @@ class CallAnswers:
 
     def add(self, caller: Caller, body: Calls, listener: Listener) -> asyncio.Future[Document]:
         """Add calls, and tell `listener` of their results."""
-        spec = read_call_spec(caller, body)
+        spec = read_call_spec(caller, body, partial(lay_terms, self._engine.state))
 
         def finish(state: State, job_id: str) -> Document:
             job = owned(caller, self._rows.job(job_id), job_id)

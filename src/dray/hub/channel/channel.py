@@ -515,6 +515,7 @@ def _read_jobs(body: wire.Jobs) -> JobFilter:
         user=body.user,
         queue=body.queue,
         name=body.name,
+        workload=body.workload,
         labels=tuple(body.labels.items()),
         before_seq=_read_cursor(body.cursor),
         limit=body.limit,

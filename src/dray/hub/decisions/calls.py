@@ -28,6 +28,7 @@ from dray.hub.calls.arguments import ArgsMemory, pack_args
 from dray.hub.calls.results import digests_of
 from dray.hub.decisions.commands import Sources, owned, read_specs, submit
 from dray.hub.decisions.edits import check_space
+from dray.hub.decisions.workloads import sealed_why
 from dray.hub.engine.turns import Decision
 from dray.hub.store.base import AuditRecord, BlobRef, Chunk
 from dray.wire.messages.client import Calls, open_document
@@ -45,7 +46,9 @@ class CallSources(NamedTuple):
     missing: Callable[[Caller, Sequence[str]], list[str]] = lambda caller, digests: []
 
 
-def read_call_spec(caller: Caller, body: Calls) -> JobSpec | None:
+def read_call_spec(
+    caller: Caller, body: Calls, lay: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+) -> JobSpec | None:
     """Check the spec that came with calls: a function, alone or as an open array that begins empty."""
     given = open_document(body.spec)
     if given is None:
@@ -54,7 +57,7 @@ def read_call_spec(caller: Caller, body: Calls) -> JobSpec | None:
         raise InvalidInput("spec must be one job, an object")
     if given.get("id") not in (None, "", body.job):
         raise InvalidInput(f"spec.id is {str(given['id'])[:64]!r} and the calls are for {body.job!r}")
-    (spec,) = read_specs(caller, [given | {"id": body.job}], 1, calls=True)
+    (spec,) = read_specs(caller, [given | {"id": body.job}], 1, calls=True, lay=lay)
     array = spec.array
     problems = []
     if not spec.function:
@@ -121,6 +124,8 @@ def _extend(state: State, body: Calls, job: Job, sources: CallSources) -> list[E
     _check_order(body, job.total)
     fresh = len(body.args) - (job.total - body.first)
     closed = not job.open or job.state.final or job.id not in state.jobs
+    if not closed and fresh > 0 and (sealed := sealed_why(state, job.workload)):
+        raise Closed(f"{sealed}: it takes no more calls")
     if closed and fresh > 0:
         why = f"has ended ({job.state})" if job.state.final else "was closed"
         raise Closed(f"job {job.id} {why} with {job.total} calls and takes no more: send these to a new job")

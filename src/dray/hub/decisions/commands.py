@@ -30,6 +30,7 @@ from dray.hub.decisions.pacing import SubmitPacing, check_bounds
 from dray.hub.decisions.policy import check_queue
 from dray.hub.decisions.prerequisites import Open, resolve
 from dray.hub.decisions.repeats import Repeats, is_same
+from dray.hub.decisions.workloads import check_workloads
 from dray.hub.engine.turns import Decision
 from dray.hub.rows import RowKey, Rows, job_row, key_row
 from dray.hub.store.base import AuditRecord, KeyRow
@@ -85,19 +86,30 @@ class Sources(NamedTuple):
 
 
 def read_specs(
-    caller: Caller, raws: Sequence[Any], most: int, calls: bool = False, expand: Expand | None = None
+    caller: Caller,
+    raws: Sequence[Any],
+    most: int,
+    calls: bool = False,
+    expand: Expand | None = None,
+    lay: Expand | None = None,
 ) -> list[JobSpec]:
     """Check every spec of a request and settle whose jobs they are, in one go."""
-    *_, checked = read_steps(caller, raws, most, calls, expand)
+    *_, checked = read_steps(caller, raws, most, calls, expand, lay)
     return checked
 
 
 def read_steps(
-    caller: Caller, raws: Sequence[Any], most: int, calls: bool = False, expand: Expand | None = None
+    caller: Caller,
+    raws: Sequence[Any],
+    most: int,
+    calls: bool = False,
+    expand: Expand | None = None,
+    lay: Expand | None = None,
 ) -> Iterator[list[JobSpec]]:
     """Check every spec of a request and settle whose jobs they are, spec by spec; what is said last holds. All problems
     of all specs at once, up to a number that a person may still read. A function is taken only where its arguments
-    come with it (`calls`). `expand` makes a spec of one that names a template.
+    come with it (`calls`). `expand` makes a spec of one that names a template, `lay` lays
+    under it what its workload says.
     """
     if len(raws) > most:
         raise TooLarge(f"a batch holds at most {most} specs, got {len(raws)}: send several")
@@ -117,6 +129,8 @@ def read_steps(
         try:
             if not _BY_TEMPLATE.isdisjoint(raw):
                 raw = _expand(raw, expand)
+            if raw.get("workload") and lay is not None:
+                raw = lay(raw)
             specs.append(check_spec(raw))
             if specs[-1].function and not calls:
                 what = "is submitted by `calls` over the client channel, with its arguments (hub.submit does that)"
@@ -212,6 +226,7 @@ def submit(
         specs = [spec for spec in asked if spec.id not in again.kept] if again.kept else asked
         check_queues(state.policy, specs)
         check_templates(state.policy, specs)
+        check_workloads(state, caller, specs)
         check_notifications(state.policy.notifications, specs)
         check_bounds(state, specs)
         check_space(sources.low_space, "new jobs")

@@ -26,6 +26,7 @@ from dray.hub.decisions.notifying import check_notifications
 from dray.hub.decisions.pacing import priority_fault
 from dray.hub.decisions.policy import check_queue
 from dray.hub.decisions.prerequisites import resolve_edit
+from dray.hub.decisions.workloads import check_workloads
 from dray.hub.engine.turns import Decision
 from dray.hub.rows import Rows
 from dray.hub.store.base import AuditRecord
@@ -38,7 +39,7 @@ FIXED = (
 # What may change while some of a job's tasks run or have run: none of it is part of the shape.
 ANY_TIME = frozenset(
     "name labels priority queue scheduling_timeout_s after hold deadline expected_runtime_s array notify"
-    " notify_to share uses".split()
+    " notify_to share uses workload".split()
 )
 Finish = Callable[[State, str, str], Any]
 
@@ -126,6 +127,8 @@ def edit(
         check_template(before, spec)
         if spec.queue != before.queue and (fault := check_queue(state.policy, spec.queue)):
             raise InvalidSpec(f"queue: {fault}", [Problem("queue", fault)])
+        if spec.workload != before.workload:
+            check_workloads(state, caller, [spec])
         if {"notify", "notify_to"} & set(changes):
             check_notifications(state.policy.notifications, [spec])
         if "deadline" in changes:

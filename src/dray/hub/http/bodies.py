@@ -1,8 +1,9 @@
-"""Small JSON bodies read as their types."""
+"""Small JSON bodies read as their types, and the header that says which request is a repetition."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +20,8 @@ _KINDS = {
     bool: "true or false",
     type(None): "empty or null",
 }
+ONCE = ("Idempotency-Key",)
+_KEY = re.compile(r"[\x20-\x7e]{1,128}")
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -50,3 +53,15 @@ def read_struct(kind: type[T], document: Any) -> T:
 def name_kind(value: Any) -> str:
     """What a JSON document is, in words."""
     return _KINDS.get(type(value), "a number")
+
+
+def read_key(headers: Mapping[bytes, bytes]) -> str:
+    """The key under which a request may be repeated; empty where it has none."""
+    given = headers.get(b"idempotency-key")
+    if given is None:
+        return ""
+    key = given.decode("latin-1")
+    if _KEY.fullmatch(key) is None:
+        what = "must be 1 to 128 printable ASCII characters"
+        raise InvalidInput(f"Idempotency-Key {what}", [Problem("Idempotency-Key", what)])
+    return key

@@ -24,10 +24,12 @@ from dray.hub.decisions.repeats import MODES
 from dray.hub.documents.overview import SORTS
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.http.bodies import name_kind, read_struct
+from dray.hub.http.bodies import read_key as _key
 from dray.hub.http.replies import Answer, FileBody, Text, encode
 from dray.hub.http.routes import API, Param, Request, Route
 from dray.hub.http.streams import Stream
 from dray.hub.http.view_calls import CURSOR, LIMIT, SINCE, STATE, VIEW_ROUTES, read_after, write_events
+from dray.hub.http.workload_calls import WORKLOAD_ROUTES
 from dray.hub.notifications.outbox import STATES as TOLD_STATES
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
@@ -47,7 +49,6 @@ MAX_WINDOW_S = 366 * DAY_S
 PIECE_BYTES = 4 << 20
 BINARY = "application/octet-stream"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_KEY = re.compile(r"[\x20-\x7e]{1,128}")
 
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
@@ -59,7 +60,7 @@ def _one_job(request: Request) -> dict[str, Any]:
 
 
 def _read_submit(request: Request) -> asks.SubmitJobs:
-    return asks.SubmitJobs([_one_job(request)], _key(request), request.query["exists"])
+    return asks.SubmitJobs([_one_job(request)], _key(request.headers), request.query["exists"])
 
 
 def _read_batch(request: Request) -> asks.SubmitJobs:
@@ -68,7 +69,7 @@ def _read_batch(request: Request) -> asks.SubmitJobs:
         raise InvalidInput(f"the body must be a list of jobs and is {name_kind(specs)}")
     if not specs:
         raise InvalidInput("the list of jobs is empty: send at least one")
-    return asks.SubmitJobs(specs, _key(request), request.query["exists"])
+    return asks.SubmitJobs(specs, _key(request.headers), request.query["exists"])
 
 
 def _read_tasks(request: Request) -> asks.ListTasks:
@@ -221,17 +222,6 @@ def _digest(request: Request) -> str:
         what = "must be the SHA-256 of the bytes: 64 digits 0-9 and a-f"
         raise InvalidInput(f"digest {what}", [Problem("digest", what)])
     return digest
-
-
-def _key(request: Request) -> str:
-    given = request.headers.get(b"idempotency-key")
-    if given is None:
-        return ""
-    key = given.decode("latin-1")
-    if _KEY.fullmatch(key) is None:
-        what = "must be 1 to 128 printable ASCII characters"
-        raise InvalidInput(f"Idempotency-Key {what}", [Problem("Idempotency-Key", what)])
-    return key
 
 
 # --- what is answered -------------------------------------------------------------------------------------------------
@@ -405,6 +395,7 @@ ROUTES: tuple[Route, ...] = (
          body_optional=True, read=_read_restart),
     _api("POST", "/services/{name}/stop", "stop_service", body=service_shapes.StopRequest, body_optional=True,
          read=_read_stop),
+    *WORKLOAD_ROUTES,
     _api("POST", "/plan", "plan_job", body=JobSpec, params=(_ETA,), read=_read_plan, waits="eta_s"),
     _api("GET", "/estimates", "show_estimates"),
     _api("PUT", "/blobs/{digest}", "put_blob", raw_body=True, read=_read_put, write=_write_made, statuses=(201,)),

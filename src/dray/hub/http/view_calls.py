@@ -6,6 +6,7 @@ import re
 import time
 from typing import Any
 
+from dray.core.model.ids import ID_PATTERN
 from dray.core.model.labels import LABEL_NAME
 from dray.core.model.records.records import JobState
 from dray.errors import InvalidInput, Problem
@@ -67,7 +68,10 @@ def _read_filter(request: Request) -> JobFilter:
         for name in ("submitted_after", "submitted_before", "ended_after", "ended_before")
         if asked[name]
     }
-    named = {name: asked[name] for name in ("user", "queue", "name", "worker", "exit_class", "q", "sort")}
+    named = {
+        name: asked[name]
+        for name in ("user", "queue", "name", "workload", "worker", "exit_class", "q", "sort")
+    }
     return JobFilter(
         states=tuple(dict.fromkeys(asked["state"])),
         labels=tuple(read_label(text) for text in asked["label"]),
@@ -117,6 +121,7 @@ _JOBS = (
     Param("user", "only jobs of this user", default=""),
     Param("queue", "only jobs of this queue", default=""),
     Param("name", "only jobs of this name", default=""),
+    Param("workload", "only jobs of this workload", default="", pattern=ID_PATTERN),
     Param("label", "only jobs with this label, `key=value`; may repeat", pattern=LABEL, many=True),
     Param("q", "only jobs whose name or id has this in it", default=""),
     Param("worker", "only jobs of which a try was on this worker", default=""),

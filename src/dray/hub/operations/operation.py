@@ -15,7 +15,7 @@ from dray.errors import DrayError
 from dray.hub.access.caller import Caller
 from dray.hub.access.tokens import Tokens
 from dray.hub.answers.calls import CallAnswers
-from dray.hub.answers.service import Document, HubService
+from dray.hub.answers.service import Document, HubService, Submitted
 from dray.hub.calls.blob_access import BlobAccess
 from dray.hub.calls.blobs import Blobs
 from dray.hub.calls.snapshots import Snapshots
@@ -25,6 +25,7 @@ from dray.hub.operations.batches import Batches
 from dray.hub.pages.sign_in import SignIn
 from dray.hub.views.views import Views
 from dray.hub.workers.owners import Owners
+from dray.hub.workloads.answers import Wanted as WantedWorkloads
 
 # A token with `submit` may also read: whoever starts a job must be able to see how it ends, and both see only what is
 # their own.
@@ -71,6 +72,31 @@ class Services(Protocol):
     async def stop(self, caller: Caller, name: str, grace_s: float | None) -> Document: ...
 
 
+class Workloads(Protocol):
+    """What is answered about workloads."""
+
+    async def create(
+        self, caller: Caller, raw: Mapping[str, Any], key: str = "", dry_run: bool = False
+    ) -> Document: ...
+    async def list(self, caller: Caller, wanted: WantedWorkloads) -> Document: ...
+    async def show(self, caller: Caller, name: str, wait_s: float = 0) -> Document: ...
+    async def update(
+        self, caller: Caller, name: str, changes: Mapping[str, Any], etag: str = ""
+    ) -> Document: ...
+    async def switch(
+        self, caller: Caller, name: str, verb: str, stop: bool = False, grace_s: float | None = None
+    ) -> Document: ...
+    async def scale(self, caller: Caller, name: str, width: int) -> Document: ...
+    async def spread(self, caller: Caller, name: str, distribution: Mapping[str, Any]) -> Document: ...
+    async def drop(self, caller: Caller, name: str) -> Document: ...
+    async def add(
+        self, caller: Caller, name: str, jobs: Any, key: str = "", seal: bool = False
+    ) -> Submitted: ...
+    async def attach(
+        self, caller: Caller, name: str, attach: Sequence[str], detach: Sequence[str]
+    ) -> Document: ...
+
+
 class Hubs(Protocol):
     """What is answered about this hub and those that stand by."""
 
@@ -91,6 +117,7 @@ class Desk(NamedTuple):
     hubs: Hubs | None = None
     views: Views | None = None
     sign_in: SignIn | None = None
+    workloads: Workloads | None = None
 
 
 class Session(Protocol):

@@ -10,9 +10,10 @@ from dray.hub.operations.sessions import SESSIONS
 from dray.hub.operations.site import SITE, TEMPLATES
 from dray.hub.operations.values import VALUES
 from dray.hub.operations.views import VIEWS
+from dray.hub.operations.workloads import WORKLOADS
 
 OPERATIONS: dict[str, Operation] = {
     row.name: row
-    for rows in (JOBS, SERVICES, SESSIONS, VALUES, SITE, VIEWS, TEMPLATES, ACCESS)
+    for rows in (JOBS, SERVICES, WORKLOADS, SESSIONS, VALUES, SITE, VIEWS, TEMPLATES, ACCESS)
     for row in rows
 }

@@ -239,6 +239,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     queue: str = ""
     name: str = ""
+    workload: str = ""
     labels: tuple[tuple[str, str], ...] = ()
     before_seq: int = 0
     limit: int = 100
@@ -272,7 +273,16 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def plain(self) -> bool:
         """Whether nothing but states and a user is asked for: such jobs can be counted."""
-        others = (self.queue, self.name, self.labels, self.worker, self.exit_class, self.q, self.spans)
+        others = (
+            self.queue,
+            self.name,
+            self.workload,
+            self.labels,
+            self.worker,
+            self.exit_class,
+            self.q,
+            self.spans,
+        )
         return not any(others) and self.sort == "submitted"
 
 

@@ -38,8 +38,20 @@ class Table:
 JOBS = Table(
     "jobs",
     "seq",
-    ("seq", "id", "user", "name", "queue", "state", "labels", "submitted_at_ms", "ended_at_ms", "record"),
-    ("state", "labels", "ended_at_ms", "record"),
+    (
+        "seq",
+        "id",
+        "user",
+        "name",
+        "queue",
+        "state",
+        "labels",
+        "submitted_at_ms",
+        "ended_at_ms",
+        "record",
+        "workload",
+    ),
+    ("state", "labels", "ended_at_ms", "record", "workload"),
 )
 TASKS = Table("tasks", "job_id, idx", ("job_id", "idx", "state", "record"), ("state", "record"))
 ATTEMPTS = Table(
@@ -75,7 +87,7 @@ def job_values(row: JobRow) -> tuple[Any, ...]:
     labels = _encode_json(row.labels).decode() if row.labels else "{}"
     return (
         *(job.seq, job.id, job.user, job.name, job.queue, job.state.value, labels),
-        *(job.submitted_at_ms, job.ended_at_ms, _encode(job)),
+        *(job.submitted_at_ms, job.ended_at_ms, _encode(job), job.workload),
     )
 
 

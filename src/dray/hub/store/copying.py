@@ -40,7 +40,7 @@ TABLES: dict[str, tuple[tuple[str, ...], str]] = {
     "jobs": (
         (
             *("seq", "id", "user", "name", "queue", "state", "labels"),
-            *("submitted_at_ms", "ended_at_ms", "record"),
+            *("submitted_at_ms", "ended_at_ms", "record", "workload"),
         ),
         "seq",
     ),

@@ -84,6 +84,7 @@ def is_meant(row: JobRow, wanted: JobFilter, tried: Mapping[str, Sequence[Attemp
         and wanted.user in ("", job.user)
         and wanted.queue in ("", job.queue)
         and wanted.name in ("", job.name)
+        and wanted.workload in ("", job.workload)
         and (wanted.q in job.name or wanted.q in job.id)
         and (not wanted.before_seq or (ended_ms, job.seq) < (wanted.before_ended_ms, wanted.before_seq))
         and all(row.labels.get(key) == value for key, value in wanted.labels)

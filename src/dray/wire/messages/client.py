@@ -214,6 +214,7 @@ class Jobs(msgspec.Struct, forbid_unknown_fields=True):
     queue: IdText = ""
     name: IdText = ""
     labels: FewNamed[Line] = {}
+    workload: IdText = ""
     limit: Rows = 100
     cursor: Word = ""
 

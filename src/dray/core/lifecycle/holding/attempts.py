@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from dray.core.lifecycle.counts import counting
 from dray.core.lifecycle.holding import rollouts
 from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.providers.prices import MOST_MONEY, rate_of, spent_by
@@ -278,6 +279,8 @@ def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start
             state.enter("meter", gate.key, gate.meter_after(charge, now_ms))
         if sign < 0:
             state.open_gate(gate.key)
+    if job.workload:
+        counting.hold(state, job, attempt, ask, sign, start)
 
 
 def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> None:
@@ -288,6 +291,7 @@ def _charge(state: State, attempt: Attempt, money: int) -> None:
     job = state.jobs[attempt.job_id]
     job.money = max(0, min(MOST_MONEY, job.money + money))
     state.touched.jobs[job.id] = None
+    counting.recount(state, job)
 
 
 def refund(state: State, attempt: Attempt) -> None:
@@ -316,6 +320,7 @@ def count_anew(state: State, attempt: Attempt) -> None:
         _count(state, party, attempt, ask, sign)
         for gate in party.gates:
             gate.hold(sign, gate.measure(ask), attempt.assigned_ms, now_ms)
+        counting.shift(state, job, attempt, ask, sign)
         attempt.assigned_ms = now_ms
     for gate in party.gates:
         # It has used less than was counted: a budget may have room again.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from dray.core.lifecycle.counts import counting
 from dray.core.lifecycle.holding import retries
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job, JobState, Phase
@@ -167,6 +168,7 @@ def count_running(state: State, job: Job, more: int) -> None:
     """Keep the number of a job's lanes that have calls and were accepted."""
     job.running += more
     state.touched.jobs[job.id] = None
+    counting.recount(state, job)
 
 
 # --- which lanes are looked at ----------------------------------------------------------------------------------------

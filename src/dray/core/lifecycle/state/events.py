@@ -12,6 +12,7 @@ import msgspec
 
 from dray.core.lifecycle.state.pass_events import PassSignal
 from dray.core.lifecycle.state.service_events import ServiceFact
+from dray.core.lifecycle.state.workload_events import WorkloadFact
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.records.worker import ResumedSession, Use
 
@@ -411,6 +412,7 @@ Fact = (
     | AlarmChanged
     | IdleReached
     | ServiceFact
+    | WorkloadFact
 )
 
 

@@ -1,7 +1,8 @@
 """Whom work belongs to, as far as rules tell it apart, and what each party holds now.
 
-A party is (queue, user, marks); marks name the plugin, the template and the labels that some rule speaks of. A gate
-is one rule for one principal: a quota, a pace, a cap. Everything here is derived from the policy and the live
+A party is (queue, user, marks); marks name the plugin, the template and the labels that some rule speaks of, and a
+workload that bounds what starts of it. A gate is one rule for one principal: a quota, a pace, a cap, a workload's
+switch, width and purse. Everything here is derived from the policy and the live
 attempts, except what tokens a pace has left: that is a signal, full again after a restart. Usage that must outlive
 its attempts is kept in meters of the ledger. The surprising rule: nothing is counted per job, so a million jobs of
 one user cost one party.
@@ -16,6 +17,7 @@ from dray.core.model.labels import holds
 from dray.core.model.policies.policy import EACH, PRINCIPALS, WHOLE_CLUSTER, Cap, Pace, Policy, Quota
 from dray.core.model.records.ledger import LedgerKey, LedgerRecord, Meter
 from dray.core.model.records.records import Job
+from dray.core.model.records.workload import MICRO, WorkloadRecord
 from dray.core.model.specs.resources import Ask
 from dray.core.model.specs.spec import unpack_spec
 
@@ -49,7 +51,7 @@ class GateKey(NamedTuple):
 class Gate:
     """One rule for one principal, and what its work holds now. `key` is what reasons, wake-ups and meters call it."""
 
-    def __init__(self, whom: GateKey, rule: Quota | Pace | Cap) -> None:
+    def __init__(self, whom: GateKey, rule: Quota | Pace | Cap | Tally) -> None:
         self.whom, self.key, self.rule = whom, str(whom), rule
         self.live = 0
         self.gpu_milli = 0
@@ -223,6 +225,99 @@ class CapGate(Gate):
         return max(0, self.rule.most - self.live - taken)
 
 
+class Tally:
+    """What is counted of one workload beside its record: what its attempts hold now, and of which jobs in memory which
+    counts are in the record already. `apart`: its jobs have parties of their own, since it bounds what starts, or did.
+    `look_ms`: when its purse is looked at next.
+    """
+
+    __slots__ = ("apart", "gpu_milli", "jobs", "live", "look_ms", "price", "price_starts", "record", "starts")
+
+    def __init__(self, record: WorkloadRecord) -> None:
+        self.record = record
+        self.jobs: dict[str, tuple[int, ...]] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing is held; whoever holds something is told of anew."""
+        self.live = self.gpu_milli = self.starts = self.price = self.price_starts = self.look_ms = 0
+        self.apart = self.bounds
+
+    @property
+    def bounds(self) -> bool:
+        """Whether its tasks pass gates of its own as it stands."""
+        return self.record.terms.bounds_starts or self.record.is_off
+
+    def hold(self, sign: int, gpu_milli: int, price: int, since_ms: int) -> None:
+        """Follow an attempt that begins or ceases to hold."""
+        self.live += sign
+        self.gpu_milli += sign * gpu_milli
+        self.starts += sign * gpu_milli * since_ms
+        self.price += sign * price
+        self.price_starts += sign * price * since_ms
+
+    def used_ms(self, now_ms: int) -> int:
+        """Milli-GPU milliseconds used, what still runs included."""
+        return self.record.used_ms + self.gpu_milli * now_ms - self.starts
+
+    def paid(self, now_ms: int) -> int:
+        """What that has cost, in millionths."""
+        return self.record.paid + max(0, self.price * now_ms - self.price_starts) // HOUR_MS
+
+    def is_empty(self, now_ms: int) -> bool:
+        """Whether its purse is."""
+        return self.record.is_spent_by(self.used_ms(now_ms), self.paid(now_ms))
+
+    def is_shut(self, now_ms: int) -> bool:
+        """Whether nothing of it may start."""
+        budget = self.record.terms.budget
+        return self.record.is_off or (budget.bounds and self.is_empty(now_ms))
+
+    def empties_ms(self, now_ms: int) -> int:
+        """When its purse is empty if all goes on as it does; 0 where it has none, or nothing is taken out."""
+        budget, moments = self.record.terms.budget, []
+        if budget.gpu_hours and self.gpu_milli:
+            left = round(budget.gpu_hours * HOUR_MS * 1000) - self.used_ms(now_ms)
+            moments.append(-(-left // self.gpu_milli))
+        if budget.money and self.price:
+            left = round(budget.money * MICRO) - self.paid(now_ms)
+            moments.append(-(-left * HOUR_MS // self.price))
+        if self.is_empty(now_ms):
+            moments.append(0)
+        return now_ms + max(0, min(moments)) if moments else 0
+
+
+class SwitchGate(Gate):
+    """Shut while a workload is a draft, paused or cancelled."""
+
+    rule: Tally
+
+    def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
+        return 0 if self.rule.record.is_off else ENDLESS
+
+
+class WidthGate(Gate):
+    """So many tasks of a workload at once."""
+
+    rule: Tally
+
+    def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
+        width = self.rule.record.terms.width
+        return max(0, width - self.live - taken) if width else ENDLESS
+
+
+class PurseGate(Gate):
+    """Shut once the purse of a workload is empty, where that is to keep its tasks from starting."""
+
+    rule: Tally
+
+    def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
+        return 0 if self.rule.record.terms.budget.bounds and self.rule.is_empty(now_ms) else ENDLESS
+
+
+WORKLOAD_GATES = {"switch": SwitchGate, "width": WidthGate, "purse": PurseGate}
+
+
 class Holding:
     """What a queue or a user holds now: the sum of costs, and of costs times their beginnings."""
 
@@ -287,6 +382,7 @@ class Parties:
         self._labels: tuple[str, ...] = ()
         self._kinds: tuple[str, ...] = ()
         self._before: dict[str, PaceGate] = {}
+        self.workloads: dict[str, Tally] = {}
 
     def begin(self, policy: Policy) -> None:
         """Start over under a policy; whoever has work is taken in again by `take`. A pace that stays has its tokens."""
@@ -296,6 +392,8 @@ class Parties:
         self.queues.clear()
         self.users.clear()
         self._index.clear()
+        for tally in self.workloads.values():
+            tally.reset()
         labels = [pace.label for pace in policy.pacing.starts if pace.label]
         self._labels = tuple(sorted({*labels, *(cap.label for cap in policy.pacing.running)}))
         kinds = {kind for kind, _ in (quota.whom for quota in policy.quotas)}
@@ -332,6 +430,8 @@ class Parties:
         if self._labels:
             given = unpack_spec(job.spec).labels
             marks += [f"label {label}" for label in self._labels if holds(label, given)]
+        if job.workload and (tally := self.workloads.get(job.workload)) is not None and tally.apart:
+            marks.append(f"workload {job.workload}")
         return tuple(marks)
 
     def _gates_of(self, policy: Policy, key: PartyKey, ledger: Ledger) -> Iterator[Gate]:
@@ -357,6 +457,11 @@ class Parties:
             if ("label", cap.label) in mine:
                 gate = CapGate(GateKey("cap", "label", cap.label), cap)
                 yield self.gates.setdefault(gate.key, gate)
+        for kind, name in (mark.split(" ", 1) for mark in marks[-1:]):
+            if kind == "workload":
+                for rule, make in WORKLOAD_GATES.items():
+                    own_gate = make(GateKey(rule, kind, name), self.workloads[name])
+                    yield self.gates.setdefault(own_gate.key, own_gate)
 
     def _of_quota(self, whom: GateKey, quota: Quota, ledger: Ledger) -> Iterator[Gate]:
         """The gates of one quota: its cards and budget together, each other bound by itself."""

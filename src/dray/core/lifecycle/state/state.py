@@ -3,13 +3,14 @@
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
 signal (presence, progress, uses, polls, resuming, accept_lag_ms: how late assignments were answered of late; ends: how
 many attempts of tasks ended in which phase), learnt in passing (experience, suspicions) or a cache that can be derived
-(columns, backlog, parties, services, revised: the shapes of their revisions, rollouts: when those are looked at of
-which replicas are replaced, held, live_of, requeued_of, dependents, task_waiters, using, newest, timers, reservations,
-first_missing: up to which task a group is accepted; hungry: lanes to be looked at, busy: lanes whose call takes longer
-than was thought, lingering: until when some without calls are kept, spent_on: on which session each was opened;
-followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a place goes
-from one attempt to the next; use_notes: why jobs that use services wait; provider_of, provided: whose workers there
-are, and whether each is here; providers_here: how many are; provider_looks: when each is judged again; bad_providers).
+(columns, backlog, parties, workloads, services, revised: the shapes of their revisions, rollouts: when those are looked
+at of which replicas are replaced, held, live_of, requeued_of, dependents, task_waiters, using, newest, timers,
+reservations, first_missing: up to which task a group is accepted; hungry: lanes to be looked at, busy: lanes whose call
+takes longer than was thought, lingering: until when some without calls are kept, spent_on: on which session each was
+opened; followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a place
+goes from one attempt to the next; use_notes: why jobs that use services wait; provider_of, provided: whose workers
+there are, and whether each is here; providers_here: how many are; provider_looks: when each is judged again;
+bad_providers).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -69,6 +70,7 @@ class Counters(msgspec.Struct, array_like=True):
     next_job: int = 1
     next_attempt: int = 1
     next_receipt: int = 1
+    next_workload: int = 1
 
 
 class Touched:
@@ -125,6 +127,7 @@ class State:
         self.shapes = Shapes()
         self.columns = Columns()
         self.parties = Parties()
+        self.workloads = self.parties.workloads
         self.backlog = Backlog()
         self.reservations: dict[str, Reservation] = {}
         self.unprotected: dict[str, None] = {}

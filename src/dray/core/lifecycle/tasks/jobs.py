@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from dray.core.lifecycle.counts import counting
 from dray.core.lifecycle.holding import attempts, dependencies, lanes, lessons, receipts, rollouts, using
 from dray.core.lifecycle.holding.attempts import ADOPT, STOP
 from dray.core.lifecycle.state.effects import Assign, Cancel, Effect, FeedCalls, Note
@@ -50,6 +51,7 @@ def submitted(state: State, event: JobsSubmitted, clock: Clock) -> list[Effect]:
         state.join_party(job)
         state.jobs[job.id] = job
         using.register(state, job, job.uses)
+        counting.join(state, job)
         if job.service:
             state.services[job.id] = None
         state.touched.jobs[job.id] = None
@@ -121,6 +123,7 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
         outgrown_by="" if lesson is None else lesson.job_id,
         service=spec.goes_on,
         uses=tuple(spec.uses),
+        workload=spec.workload,
     )
 
 
@@ -406,6 +409,7 @@ def started(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) 
         job.state = JobState.RUNNING
         job.started_at_ms = job.started_at_ms or clock.at_ms
         state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
+        counting.recount(state, job)
 
 
 def end_task(
@@ -462,6 +466,7 @@ def end_waiting(
         job.rest, job.rest_class, job.error = final, exit_class, why
         job.open = False
     state.touched.jobs[job.id] = None
+    counting.recount(state, job)
     return effects
 
 
@@ -475,6 +480,7 @@ def settle(state: State, job: Job, clock: Clock) -> list[Effect]:
     if job.aim >= 0:
         rollouts.watch(state, job.id, clock.now_ms)
     if not _derive(state, job, clock):
+        counting.recount(state, job)
         return [] if job.waiting else receipts.close(state, job, "rolled_back", clock)
     effects = _ended(state, job, clock)
     ended = deque([job])
@@ -498,7 +504,8 @@ def _ended(state: State, job: Job, clock: Clock) -> list[Effect]:
         state.backlog.wake(job.shape)
     if job.id not in state.live_of:
         rollouts.forget(state, job)
-    return [*receipts.close(state, job, "rolled_back", clock), Note("job_ended", job.id, data=data)]
+    ended = [*receipts.close(state, job, "rolled_back", clock), Note("job_ended", job.id, data=data)]
+    return ended + counting.settle(state, job, clock) if job.workload else ended
 
 
 def _derive(state: State, job: Job, clock: Clock) -> bool:
@@ -568,6 +575,7 @@ def adopt(state: State, job: Job, task: Task, attempt: Attempt, clock: Clock) ->
     job.running += 1
     job.state = JobState.RUNNING
     state.touched.jobs[job.id] = state.touched.tasks[job.id, task.index] = None
+    counting.recount(state, job)
     return True
 
 

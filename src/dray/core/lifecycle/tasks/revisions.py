@@ -8,6 +8,7 @@ holds.
 
 from __future__ import annotations
 
+from dray.core.lifecycle.counts import counting
 from dray.core.lifecycle.holding import attempts, dependencies, lessons, receipts, using
 from dray.core.lifecycle.state.effects import Effect
 from dray.core.lifecycle.state.events import Clock
@@ -35,8 +36,13 @@ def revise(state: State, job: Job, packed: bytes, after: tuple[str, ...], clock:
     was_promised_as = job.queue, job.shape
     state.backlog.count(job.queue, -job.waiting)
     job.original = job.original or job.spec
+    moves = job.workload != spec.workload
+    if moves:
+        counting.leave(state, job)
     _reshape(state, job, packed)
     _take_over(job, spec)
+    if moves:
+        counting.join(state, job)
     attempts.change_party(state, job)
     effects = receipts.close(state, job, "rolled_back", clock)
     if (job.queue, job.shape) != was_promised_as:
@@ -87,7 +93,7 @@ def _take_over(job: Job, spec: JobSpec) -> None:
     job.retries, job.losses_allowed = spec.rules.code, spec.losses
     job.timeout_ms = round(spec.scheduling_timeout_s * 1000)
     job.limit_ms = round(spec.limit_s * 1000)
-    job.plugin = spec.plugin
+    job.plugin, job.workload = spec.plugin, spec.workload
     job.ranked = spec.priority != TIERS[spec.job_tier].priority
     job.expected_ms = round(spec.expected_runtime_s * 1000)
     job.deadline_ms = parse_moment(spec.deadline) if spec.deadline else 0

@@ -1,5 +1,5 @@
 """Durable records beside jobs, workers and their attempts: the policy in force, usage, receipts of preemptions,
-what running out of GPU memory has taught, templates, revisions of services, how it goes at providers.
+what running out of GPU memory has taught, templates, revisions of services, how it goes at providers, workloads.
 
 Few and small: each is one row of one table, found by (kind, key). Stored as arrays: fields are only ever appended, each
 with a default.
@@ -8,6 +8,8 @@ with a default.
 from __future__ import annotations
 
 import msgspec
+
+from dray.core.model.records.workload import WorkloadRecord
 
 LedgerKey = tuple[str, str]
 
@@ -173,21 +175,17 @@ class ProviderRecord(msgspec.Struct, array_like=True, gc=False):
 
 
 LedgerRecord = (
-    PolicyRecord | Meter | Receipt | AlarmRecord | Lesson | TemplateRecord | RevisionsRecord | ProviderRecord
+    PolicyRecord
+    | Meter
+    | Receipt
+    | AlarmRecord
+    | Lesson
+    | TemplateRecord
+    | RevisionsRecord
+    | ProviderRecord
+    | WorkloadRecord
 )
-KINDS: dict[
-    str,
-    type[
-        PolicyRecord
-        | Meter
-        | Receipt
-        | AlarmRecord
-        | Lesson
-        | TemplateRecord
-        | RevisionsRecord
-        | ProviderRecord
-    ],
-] = {
+KINDS: dict[str, type[LedgerRecord]] = {
     "policy": PolicyRecord,
     "meter": Meter,
     "receipt": Receipt,
@@ -196,6 +194,7 @@ KINDS: dict[
     "template": TemplateRecord,
     "revisions": RevisionsRecord,
     "provider": ProviderRecord,
+    "workload": WorkloadRecord,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _DECODERS = {kind: msgspec.msgpack.Decoder(record) for kind, record in KINDS.items()}

@@ -149,6 +149,7 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     nodes: int = 0
     money: int = 0
     objective: str = ""
+    workload: str = ""
 
     @property
     def group_size(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.events import Move
-from dray.core.lifecycle.state.parties import PaceGate, QuotaGate, gpus_of
+from dray.core.lifecycle.state.parties import PaceGate, PurseGate, QuotaGate, SwitchGate, gpus_of
 from dray.core.lifecycle.state.state import State, TaskKey
 from dray.core.model.records.records import Attempt, Job
 from dray.core.model.specs.resources import Ask
@@ -99,7 +99,9 @@ class Aside:
                 # Only where there is plenty: the start that it makes room for must not be paid for with its own.
                 if self._gates.room_at(gate, mine) < gate.rule.burst or gate.rule.burst <= job.total:
                     return False
-            elif isinstance(gate, QuotaGate) and gate.opens_ms(now_ms):
+            elif (isinstance(gate, QuotaGate) and gate.opens_ms(now_ms)) or (
+                isinstance(gate, SwitchGate | PurseGate) and not gate.room(0, 0, 0, now_ms)
+            ):
                 return False
         return True
 

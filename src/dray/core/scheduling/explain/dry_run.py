@@ -11,7 +11,16 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.happenings.preemptions import victims_of
-from dray.core.lifecycle.state.parties import HOUR_MS, AmountGate, CapGate, Gate, PaceGate, QuotaGate
+from dray.core.lifecycle.state.parties import (
+    HOUR_MS,
+    AmountGate,
+    CapGate,
+    Gate,
+    PaceGate,
+    PurseGate,
+    QuotaGate,
+    WidthGate,
+)
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.ledger import Victim
 from dray.core.model.records.records import Job
@@ -157,3 +166,9 @@ def _use(state: State, job: Job, gate: Gate, placed: int) -> Iterator[GateUse]:
         yield GateUse(kind, name, "starts", gate.rule.burst, used, used + placed)
     elif isinstance(gate, CapGate):
         yield GateUse(kind, name, "tasks", gate.rule.most, gate.live, gate.live + placed)
+    elif isinstance(gate, WidthGate) and (width := gate.rule.record.terms.width):
+        yield GateUse("width", name, "tasks", width, gate.live, gate.live + placed)
+    elif isinstance(gate, PurseGate) and (hours := gate.rule.record.terms.budget.gpu_hours):
+        used = gate.rule.used_ms(now_ms) / (HOUR_MS * 1000)
+        more = placed * most_gpus(state, job.shape) * job.limit_ms / (HOUR_MS * 1000)
+        yield GateUse("budget", name, "GPU-hours", hours, used, used + more)

@@ -355,7 +355,7 @@ def _fix(job: Job, verdict: Verdict, barriers: Sequence[Blocker]) -> str:
     elif not verdict.fits and steps:
         steps.append("it waits for room")
     gates = [blocker for blocker in barriers if blocker.kind in _GATES]
-    if any(gate.ever for gate in gates):
+    if any(gate.ever and gate.kind != "workload" for gate in gates):
         steps.append("ask for no more than its quota has")
     elif steps and gates:
         steps.append(f"it waits for its {_GATES[gates[0].kind]}")
@@ -363,7 +363,7 @@ def _fix(job: Job, verdict: Verdict, barriers: Sequence[Blocker]) -> str:
 
 
 _OF_CARDS = ("gpu", "vram", "gpu_type", "device", "backend")
-_GATES = {"quota": "quota", "pace": "pace", "cap": "cap", "array_limit": "own cap"}
+_GATES = {"quota": "quota", "pace": "pace", "cap": "cap", "array_limit": "own cap", "workload": "workload"}
 
 
 def _make_possible(scan: Scan, variant: int) -> list[str]:

@@ -7,9 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dray.core.lifecycle.state.parties import HOUR_MS, AmountGate, CapGate, Gate, PaceGate, QuotaGate
+from dray.core.lifecycle.state.parties import (
+    HOUR_MS,
+    AmountGate,
+    CapGate,
+    Gate,
+    PaceGate,
+    PurseGate,
+    QuotaGate,
+    SwitchGate,
+    WidthGate,
+)
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
+from dray.core.model.records.workload import MICRO
 from dray.core.model.units import format_bytes
 from dray.core.scheduling.explain.reason import Blocker, span
 from dray.core.scheduling.turns.gates import Gates, most_gpus, most_of
@@ -81,7 +92,56 @@ def _word_cap(state: State, job: Job, gate: Gate) -> Blocker:
     return Blocker("cap", f"fewer than {gate.rule.most}", str(gate.live), message=text)
 
 
-_WORDS = {QuotaGate: _word_quota, AmountGate: _word_amount, PaceGate: _word_pace, CapGate: _word_cap}
+def _word_switch(state: State, job: Job, gate: Gate) -> Blocker:
+    assert isinstance(gate, SwitchGate)
+    record = gate.rule.record
+    who = f" by {record.switched_by}" if record.switched_by else ""
+    if record.is_cancelled:
+        return Blocker(
+            "workload", "a workload that goes on", "cancelled", ever=True, message=f"{whose(gate)} is over"
+        )
+    if not record.is_started:
+        text = f"{whose(gate)} was not started yet: dray workload start {record.id}"
+        return Blocker("workload", "started", "a draft", message=text)
+    text = f"{whose(gate)} is paused{who}: dray workload start {record.id}"
+    return Blocker("workload", "started", "paused", message=text)
+
+
+def _word_width(state: State, job: Job, gate: Gate) -> Blocker:
+    assert isinstance(gate, WidthGate)
+    width, name = gate.rule.record.terms.width, gate.rule.record.id
+    if job.group_size > width:
+        text = f"{whose(gate)} runs at most {width} tasks at once, its gang has {job.group_size}"
+        need = f"a width of {job.group_size}"
+        return Blocker(
+            "workload", need, str(width), ever=True, message=f"{text}: dray workload scale {name} N"
+        )
+    text = f"{whose(gate)} runs {gate.live} tasks, its width is {width}: dray workload scale {name} N"
+    return Blocker("workload", f"fewer than {width}", str(gate.live), message=text)
+
+
+def _word_purse(state: State, job: Job, gate: Gate) -> Blocker:
+    assert isinstance(gate, PurseGate)
+    tally, now_ms = gate.rule, state.now_ms
+    budget, said = tally.record.terms.budget, []
+    if budget.gpu_hours:
+        said.append(f"{_hours(tally.used_ms(now_ms))} of {budget.gpu_hours:g} GPU-hours")
+    if budget.money:
+        said.append(f"{tally.paid(now_ms) / MICRO:.4g} of {budget.money:g} in money")
+    have = " and ".join(said)
+    text = f"the budget of {whose(gate)} is spent ({have}): dray workload set {tally.record.id} --budget"
+    return Blocker("workload", "a budget that is not spent", have, message=text)
+
+
+_WORDS = {
+    QuotaGate: _word_quota,
+    AmountGate: _word_amount,
+    PaceGate: _word_pace,
+    CapGate: _word_cap,
+    SwitchGate: _word_switch,
+    WidthGate: _word_width,
+    PurseGate: _word_purse,
+}
 
 
 def whose(gate: Gate) -> str:

@@ -34,6 +34,8 @@ class Supply:
     def __init__(self, state: State, job: Job) -> None:
         self._state, self._job = state, job
         self.left = 0 if job.barred else job.waiting
+        if job.workload and is_shut(state, job):
+            self.left = 0
         self._again = iter(state.requeued_of.get(job.id, ()))
         self._next = next_index(state, job)
 
@@ -182,6 +184,12 @@ def others_wait(state: State, job: Job) -> bool:
     if bucket is None or bucket.head >= len(bucket.entries):
         return False
     return bucket.entries[bucket.head].job_id != job.id
+
+
+def is_shut(state: State, job: Job) -> bool:
+    """Whether its workload lets nothing start: calls go into lanes that are there already without asking its gates."""
+    tally = state.workloads.get(job.workload)
+    return tally is not None and tally.is_shut(state.now_ms)
 
 
 def is_spent(state: State, job: Job) -> bool:

@@ -24,9 +24,8 @@ from dray.core.lifecycle.state.events import (
     Outcome,
     Preemption,
 )
-from dray.core.lifecycle.state.experience import kind_of_work
+from dray.core.lifecycle.state.experience import Spans, kind_of_work
 from dray.core.lifecycle.state.pass_events import LanesSeen, TurnBegan
-from dray.core.lifecycle.state.run_times import Spans
 from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.lifecycle.timers import due, next_due_ms
 from dray.core.model.records.records import Attempt, Job, Phase

@@ -234,7 +234,9 @@ class Reader:
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """List jobs newest first. Each state is asked for by itself, in order, and the answers are merged."""
         found: list[tuple[tuple[int, int], bytes]] = []
-        for state in wanted.states or (tuple(JobState) if wanted.user else ("",)):
+        # Of one workload they are few, and found by it whatever else is asked.
+        each = () if wanted.workload else tuple(JobState) if wanted.user else ()
+        for state in wanted.states or each or ("",):
             found.extend(await self._jobs_of_state(wanted, str(state)))
         found.sort(reverse=True)
         return self._records.read_all("jobs", JOB, (record for _seq, record in found[: wanted.limit]))
@@ -247,6 +249,8 @@ class Reader:
             values.append(value)
             terms.append(text.replace("?", f"${len(values)}"))
 
+        if wanted.workload:
+            term("workload = ? AND workload <> ''", clean(wanted.workload))
         if state:
             term("state = ?", state)
         if wanted.user:

@@ -245,7 +245,13 @@ _PAST = (
         WHERE phase IN ('failed', 'killed', 'preempted', 'lost')""",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _HUBS, _FILES, _GATEWAYS, _RATES, _PAST)
+# The jobs of one workload among all that there ever were; a job of none never touches the index.
+_WORKLOADS = (
+    """ALTER TABLE dray.jobs ADD COLUMN workload text COLLATE "C" NOT NULL DEFAULT ''""",
+    "CREATE INDEX jobs_by_workload ON dray.jobs (workload, seq) WHERE workload <> ''",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _HUBS, _FILES, _GATEWAYS, _RATES, _PAST, _WORKLOADS)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 

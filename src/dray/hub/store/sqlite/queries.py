@@ -178,7 +178,9 @@ class Reader:
         """List jobs newest first. Each state is asked for by itself, in order, and the answers are merged."""
         found: list[tuple[Any, ...]] = []
         # With a user given all states are asked for one by one as well: the index by user holds them apart.
-        for state in wanted.states or (tuple(JobState) if wanted.user else ("",)):
+        # Of one workload they are few, and found by it whatever else is asked.
+        each = () if wanted.workload else tuple(JobState) if wanted.user else ()
+        for state in wanted.states or each or ("",):
             found.extend(self._jobs_of_state(wanted, str(state)))
         found.sort(reverse=True)
         return self._records.read_all("jobs", JOB, (row[-1] for row in found[: wanted.limit]))
@@ -186,13 +188,18 @@ class Reader:
     def _jobs_of_state(self, wanted: JobFilter, state: str) -> list[tuple[Any, ...]]:
         terms: list[str] = ["seq < ?"]
         values: list[Any] = [wanted.before_seq or _END]
+        # A sign before a column keeps the database from looking for an index on it.
+        plain = "+" if wanted.workload else ""
+        if wanted.workload:
+            terms.append("workload = ? AND workload <> ''")
+            values.append(wanted.workload)
         if state:
-            terms.append("state = ?")
+            terms.append(f"{plain}state = ?")
             values.append(state)
         if wanted.user:
-            terms.append("user = ?")
+            terms.append(f"{plain}user = ?")
             values.append(wanted.user)
-        elif state:
+        elif state and not wanted.workload:
             terms.append(_LIVE_INDEX.get(state, FINAL_JOB))
         for column, value in (("queue = ?", wanted.queue), ("name = ?", wanted.name)):
             if value:

@@ -190,6 +190,12 @@ _PAST = (
         WHERE phase IN ('failed', 'killed', 'preempted', 'lost')""",
 )
 
+# The jobs of one workload among all that there ever were; a job of none never touches the index.
+_WORKLOADS = (
+    "ALTER TABLE jobs ADD COLUMN workload TEXT NOT NULL DEFAULT ''",
+    "CREATE INDEX jobs_by_workload ON jobs (workload, seq) WHERE workload <> ''",
+)
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _FIRST,
     _LEDGER,
@@ -199,6 +205,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _TEMPLATES,
     _RATES,
     _PAST,
+    _WORKLOADS,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 

@@ -1,0 +1,1 @@
+"""What is counted of workloads, kept where the counts of their jobs change."""

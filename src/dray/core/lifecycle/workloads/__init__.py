@@ -1,0 +1,1 @@
+"""Workloads as wholes: made, changed, switched, out of money."""

@@ -1,0 +1,1 @@
+"""What people write of workloads: checked, and laid under their jobs."""

@@ -1,0 +1,83 @@
+"""Workloads as the documents that people and programs read. Pure: state in, plain dicts out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dray.core.lifecycle.state.parties import HOUR_MS, Tally
+from dray.core.model.records.workload import MICRO, WorkloadRecord, WorkloadState
+from dray.hub.documents.records import Document, moment
+
+_BLANK: Document = {
+    "budget": {"money": 0, "gpu_hours": 0, "when_spent": "hold"},
+    "distribution": {"mode": "site", "by": "", "shares": {}, "max_skew": 1, "required": False},
+    "objective": {
+        **dict.fromkeys(("cost", "performance", "reliability", "latency"), 0),
+        "cheapest_in_time": False,
+    },
+}
+
+
+def workload_document(tally: Tally, now_ms: int) -> Document:
+    """One workload; its verdict is somebody else's."""
+    record = tally.record
+    terms = record.terms
+    said: dict[str, Any] = msgspec.to_builtins(terms)
+    return {
+        "id": record.id,
+        "title": terms.title,
+        "state": record.state.value,
+        "reason": _reason(record),
+        "user": record.user,
+        "members": terms.members,
+        "queue": terms.queue,
+        "priority": terms.priority,
+        "labels": terms.labels,
+        "deadline": terms.deadline or None,
+        **{field: blank | said.get(field, {}) for field, blank in _BLANK.items()},
+        "width": terms.width,
+        "failures": terms.failures,
+        "defaults": terms.defaults,
+        "sealed": record.is_sealed,
+        "paused": record.is_paused,
+        "switched_by": record.switched_by,
+        "tasks": {
+            "total": record.total,
+            "pending": record.total - record.ended - record.running,
+            "running": record.running,
+            "succeeded": record.succeeded,
+            "failed": record.failed,
+            "killed": record.killed,
+            "worker_failed": record.worker_failed,
+            "unschedulable": record.unschedulable,
+        },
+        "jobs": {"total": record.jobs, "ended": record.ended_jobs},
+        "failed_share": round(record.failed_share, 6),
+        "spent": {
+            "gpu_hours": round(tally.used_ms(now_ms) / (HOUR_MS * 1000), 6),
+            "money": round(tally.paid(now_ms) / MICRO, 6),
+        },
+        "created_at": moment(record.created_at_ms),
+        "started_at": moment(record.started_at_ms),
+        "ended_at": moment(record.ended_at_ms),
+        "etag": f"{record.seq}-{record.changes}",
+    }
+
+
+def _reason(record: WorkloadRecord) -> str:
+    state = record.state
+    if state is WorkloadState.DRAFT:
+        return f"nothing of it starts yet: dray workload start {record.id}"
+    who = f" by {record.switched_by}" if record.switched_by else ""
+    if state is WorkloadState.PAUSED:
+        return f"paused{who}: dray workload start {record.id}"
+    if state is WorkloadState.CANCELLED:
+        return f"cancelled{who}"
+    if record.spent and not state.ended:
+        budget = record.terms.budget
+        return f"its budget is spent ({budget.when_spent}): dray workload set {record.id} --budget"
+    if state is WorkloadState.FAILED:
+        return f"{record.failed_share:.1%} of its tasks failed, {record.terms.failures:.1%} may"
+    return ""
