@@ -157,9 +157,10 @@ def test_what_is_wrong_is_said_and_nothing_is_made(people: People) -> None:
     assert people("ann", "POST", "/workloads", {"id": "no good"})[0] == 400
     assert people("ann", "POST", "/workloads?dry_run=1", {"id": "bad", "width": 3})[0] == 200
     assert people("ann", "GET", "/workloads/bad")[0] == 404
-    assert people("ann", "PATCH", "/workloads/late", {"widht": 3})[1]["error"]["code"] == "invalid_spec"
-    assert people("ann", "POST", "/workloads/late/scale", {"width": -3})[0] == 400
-    assert people("ann", "POST", "/workloads/late/spread", {"mode": "shares"})[0] == 400
+    good(people("ann", "POST", "/workloads", {"id": "sound"}))
+    assert people("ann", "PATCH", "/workloads/sound", {"widht": 3})[1]["error"]["code"] == "invalid_spec"
+    assert people("ann", "POST", "/workloads/sound/scale", {"width": -3})[0] == 400
+    assert people("ann", "POST", "/workloads/sound/spread", {"mode": "shares"})[0] == 400
 
 
 def test_a_hub_that_is_killed_knows_all_of_it_again(hub: RunningHub, people: People) -> None:
