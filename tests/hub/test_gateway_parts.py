@@ -264,7 +264,7 @@ class Out:
 
 async def test_a_gateway_that_does_not_read_is_left_out_of_turns_and_keeps_its_link() -> None:
     nobody: Any = None
-    gateways = Gateways(nobody, nobody, nobody, nobody, "http://one", lambda: 7)
+    gateways = Gateways(nobody, nobody, nobody, nobody, "http://one", lambda: 7, nobody)
     outs = [Out() for _ in range(3)]
     links = [gateways.open(out) for out in outs]
     links[0]._follows = links[1]._follows = True
@@ -284,6 +284,14 @@ async def test_a_store_that_went_back_makes_workers_register(world: World) -> No
     Leader(world.gateway).say(Welcome(8, 104, 0, "http://two"))
     assert world.peer.closing is not None
     assert world.peer.closing[0] == 1012
+
+
+async def test_the_next_leader_hears_of_the_last_turn_that_anybody_here_was_told_of(world: World) -> None:
+    world.leader.say(Done(7, 105, 1))
+    world.leader.say(Told(7, 109, []))
+    world.leader.say(BeatAck(7, 107, 1))
+    world.gateway.unlinked(world.leader)
+    assert Leader(world.gateway).of(Hello)[-1].done_seq == 109
 
 
 class Slow:
@@ -336,6 +344,18 @@ async def test_an_end_is_told_after_all_that_was_said_before_it() -> None:
     kept.rewind([2])
     assert (kept.take(), kept.take()) == (Items(3, [(2, b"b")]), None)
     kept.done(3)
+    assert len(kept) == 0
+
+
+async def test_a_frame_stands_for_no_number_that_it_does_not_hold() -> None:
+    kept = Kept()
+    for session, said in ((1, b"a"), (2, b"b"), (1, b"c"), (1, b"d")):
+        kept.add(session, said, prints=False)
+    kept.rewind([1])
+    assert [kept.take() for _ in range(3)] == [Items(1, [(1, b"a")]), Items(3, [(1, b"c"), (1, b"d")]), None]
+    kept.done(1)
+    assert len(kept) == 2
+    kept.done(4)
     assert len(kept) == 0
 
 

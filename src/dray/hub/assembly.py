@@ -286,7 +286,7 @@ def _make_gateways(
         return None
     secret = remote.keep_secret(SECRET_NAME, secrets.token_bytes(SECRET_BYTES))
     tokens.signed = HubTokens(secret, remote.holder)
-    gateways = Gateways(engine, sessions, tokens, owners, ground.role.url, lambda: store.epoch)
+    gateways = Gateways(engine, sessions, tokens, owners, ground.role.url, lambda: store.epoch, remote)
     engine().tell_turn = gateways.tell_turn
     return gateways
 

@@ -82,7 +82,8 @@ async def open_store(
     follower = Follower(store, rules, lambda: leave_out_what_is_there(again=again), ground.tell_went_back)
     following, role = Following(store, follower), ground.role
     if ground.links is not None:
-        ground.links.gateway.follows = following
+        gateway = ground.links.gateway
+        gateway.follows, store.heard_epoch = following, lambda: gateway.max_epoch
     if ground.relay is not None:
         ground.relay.fold.source = following
     store.fingerprint, store.count_workers = ground.tell_fingerprint, ground.count_workers

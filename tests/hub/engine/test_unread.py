@@ -64,6 +64,19 @@ def test_whose_words_wait_for_a_later_turn_is_not_silent(wants_rows: bool) -> No
     assert desk.phases() == {"w1": Phase.LOST, "w2": Phase.RUNNING}, "once all of it was read"
 
 
+def test_whom_a_digest_that_waits_shows_to_be_there_is_not_silent() -> None:
+    """Somebody awaits its answer, and that is no person."""
+    desk = Desk("w1", "w2")
+    desk.cluster.now_ms += AWAY_MS
+    desk.say("w2")
+    loop = new_event_loop()
+    read = Decision(desk.cluster.sign_of_life("w1"))
+    desk.inbox.add(Request(lambda state, clock: read, Future(loop=loop), brings=("w1",)))
+    loop.close()
+    desk.turn()
+    assert desk.phases() == {"w1": Phase.RUNNING, "w2": Phase.RUNNING}
+
+
 def test_nor_do_they_count_among_those_that_fell_silent_at_once() -> None:
     desk = Desk("w1", "w2", "w3", "w4", "w5")
     desk.cluster.now_ms += AWAY_MS

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Fact
@@ -144,12 +144,13 @@ class Engine:
         kind: str = "",
         presses: bool = False,
         wants: tuple[RowKey, ...] = (),
+        brings: Iterable[str] = (),
     ) -> asyncio.Future[Any]:
         """Queue a request; the future has its answer once the commit that justifies it is there."""
         if self._stopping or self.failure is not None:
             raise NotReady("the hub is stopping: try again in a moment")
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        request = Request(decide, done, weight, who, body, kind, wants)
+        request = Request(decide, done, weight, who, body, kind, wants, brings=brings)
         if self._setbacks:
             self._setbacks.refuse(request.origin)
         self._inbox.add(request, presses)

@@ -69,7 +69,8 @@ class Request(NamedTuple):
 
     `who` sent it, `body` and `kind` tell what it is: not needed before something goes wrong. `wants` are the rows that
     deciding it may need, as far as that is known; a request that misses one is put back with it, `rounds` times so far.
-    `patient`: it can wait a little for others to share its turn with.
+    `patient`: it can wait a little for others to share its turn with. `brings` are workers besides who sent it of whom
+    it brings a sign of life.
     """
 
     decide: Decide
@@ -81,6 +82,7 @@ class Request(NamedTuple):
     wants: tuple[RowKey, ...] = ()
     rounds: int = 0
     patient: bool = False
+    brings: Iterable[str] = ()
 
     @property
     def origin(self) -> Origin:
@@ -203,7 +205,12 @@ class Conductor:
         def unread() -> frozenset[str]:
             # What somebody awaits an answer to comes from a person.
             waiting = chain(gathered.put_back, self.put_back, self._inbox)
-            return frozenset(request.who for request in waiting if request.done is None)
+            names: set[str] = set()
+            for request in waiting:
+                if request.done is None:
+                    names.add(request.who)
+                names.update(request.brings)
+            return frozenset(names)
 
         self.cut = take_turn(
             self.state, gathered.clock, gathered.fold, self._reason, skip, gathered.enter, unread

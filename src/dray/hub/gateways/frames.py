@@ -41,7 +41,8 @@ class Held(msgspec.Struct, frozen=True, array_like=True):
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     """First of all: who it is, how far it has heard others lead, and every socket that it holds.
 
-    `follows`: it wants to be told of turns; one of an earlier version would not know what that is.
+    `done_seq` is the last turn that it or its workers were told of. `follows`: it wants to be told of turns; one of an
+    earlier version would not know what that is.
     """
 
     gateway: str

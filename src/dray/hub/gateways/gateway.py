@@ -109,7 +109,7 @@ class Gateway:
         self._line: Line | None = None
         self._welcomed = self._knows = self._flushing = False
         self._leader = ""
-        self._max_epoch = self._done_seq = 0
+        self._max_epoch = self._told_seq = 0
         # Heartbeats that the next digest tells of, by session, and those of digests that were not acked yet.
         self._heard: dict[int, int] = {}
         self._told: dict[int, dict[int, int]] = {}
@@ -147,7 +147,7 @@ class Gateway:
         held = tuple(peer.held() for peer in self.peers.values() if peer.closing is None)
         if self.follows is not None:
             self.follows.relinked()
-        known = self._max_epoch, self._done_seq
+        known = self._max_epoch, self._told_seq
         self._say(Hello(self._id, self._boot, *known, held, follows=self.follows is not None))
 
     def unlinked(self, line: Line) -> None:
@@ -183,6 +183,8 @@ class Gateway:
                 self._line.abort()
             return
         self._max_epoch = frame.epoch
+        if not isinstance(frame, Registered | Close | CallerEnded | Welcome):
+            self._told_seq = max(self._told_seq, frame.seq)
         _TAKE[type(frame)](self, frame)
 
     def _take_answer(self, frame: Answer) -> None:
@@ -201,12 +203,12 @@ class Gateway:
 
     def _take_welcome(self, frame: Welcome) -> None:
         self._welcomed, self._leader, self._knows = True, frame.url, frame.knows
-        if frame.seq < self._done_seq:
+        if frame.seq < self._told_seq:
             logger.error(
-                "the store went back from turn %d to %d: workers register", self._done_seq, frame.seq
+                "the store went back from turn %d to %d: workers register", self._told_seq, frame.seq
             )
             self.close_all(RELOADING, "the hub has lost turns: register")
-        self._done_seq = frame.seq
+        self._told_seq = frame.seq
         self._flush()
         self._beat_soon()
         self.tell_link()
@@ -225,7 +227,6 @@ class Gateway:
             peer.close(frame.code, frame.reason, frame.at_once)
 
     def _take_done(self, frame: Done) -> None:
-        self._done_seq = max(self._done_seq, frame.seq)
         self.kept.done(frame.upto)
 
     def _take_beat_ack(self, frame: BeatAck) -> None:

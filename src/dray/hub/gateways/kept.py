@@ -100,6 +100,9 @@ class Kept:
         items: list[tuple[int, Frame]] = []
         size = 0
         while self._unsent and not self._unsent[0].code and len(items) < FRAME_ITEMS and size < FRAME_BYTES:
+            # Numbers of sockets that ended meanwhile are missing: what a frame does not name it must not stand for.
+            if self._unsent[0].number != first.number + len(items):
+                break
             item = self._unsent.popleft()
             self._sent.append(item)
             items.append((item.session, item.frame))

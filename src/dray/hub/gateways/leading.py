@@ -55,7 +55,7 @@ from dray.hub.gateways.frames import (
 )
 from dray.hub.gateways.hub_tokens import hub_of
 from dray.hub.http.replies import deny_upgrade
-from dray.hub.store.base import Turn
+from dray.hub.store.base import Position, Remote, Turn
 from dray.hub.workers import inbound
 from dray.hub.workers.owners import NOT_YOURS, Owners
 from dray.hub.workers.session import OVERLOADED, TOKEN_GONE, Filed, cut_frames
@@ -233,7 +233,12 @@ class Link:
     # --- up -----------------------------------------------------------------------------------------------------------
 
     async def take(self, raw: bytes) -> None:
-        """Take one frame of the gateway; waits while the hub has more than enough to do."""
+        """Take one frame of the gateway; waits while the hub has more than enough to do.
+
+        Of a link that has ended meanwhile nothing is taken: whoever came in by it would never leave.
+        """
+        if self.over:
+            return
         frame: Up = read_up(raw)
         if isinstance(frame, Hello):
             await self._greet(frame)
@@ -281,7 +286,10 @@ class Link:
                     yield WorkerReturned(session.worker)
 
         done = self._gateways.engine().change(
-            lambda state, clock: Decision(steps(state)), kind="beat", presses=True
+            lambda state, clock: Decision(steps(state)),
+            kind="beat",
+            presses=True,
+            brings=[session.worker for session in heard],
         )
 
         def ack(future: asyncio.Future[Any]) -> None:
@@ -355,19 +363,35 @@ class Link:
             self.close(4400, "hello is said once")
             return
         self.gateway = hello.gateway
-        gateways.greeted(self)
-        if hello.max_epoch > gateways.epoch:
-            # A database that went back: as when a worker knows of more.
+        is_new = gateways.greeted(self, hello.boot)
+        knows_more = hello.max_epoch > gateways.epoch or (is_new and hello.max_epoch == gateways.epoch)
+        if knows_more:
+            # A database that went back: as when a worker knows of more. Of an equal epoch it heard from another hub.
             engine.raise_epoch(hello.max_epoch + 1)
+        if is_new and hello.done_seq and (knows_more or await self._gateways.has_lost(hello)):
+            self._turn_away(hello)
+            hello = msgspec.structs.replace(hello, sessions=())
+        if self.over:
+            return
         # Workers that had not registered yet say so again behind this, or dial anew.
         held = [(session, one) for one in hello.sessions if (session := self._take_up(one)) is not None]
         for at in range(0, len(held), RESUMED_AT_ONCE):
+            if self.over:
+                return
             await self._resume(held[at : at + RESUMED_AT_ONCE])
         await engine.change(lambda state, clock: Decision(), kind="gateway")
         now_ms = engine.state.now_ms
         self.send(Welcome(gateways.epoch, engine.told, now_ms, self.url, knows=True))
         self._follows = hello.follows
         logger.info("gateway %s brings %d workers", self.gateway, len(held))
+
+    def _turn_away(self, hello: Hello) -> None:
+        """What these workers were told is not in the store: they register, and say all that they have."""
+        gateways = self._gateways
+        known = Position(hello.max_epoch, hello.done_seq)
+        gateways.sessions.tell_behind(f"gateway {hello.gateway}", known)
+        for one in hello.sessions:
+            self.send(Close(gateways.epoch, one.no, RELOADING, "the hub has lost turns: register"))
 
     def _take_up(self, one: Held) -> FarSession | None:
         try:
@@ -403,7 +427,9 @@ class Link:
         def decide(state: State, clock: Clock) -> Decision:
             return Decision(steps(state))
 
-        await self._gateways.engine().change(decide, weight=max(1, len(held) // 10), kind="gateway")
+        named = [one.worker for _, one in held]
+        weight = max(1, len(held) // 10)
+        await self._gateways.engine().change(decide, weight=weight, kind="gateway", brings=named)
 
 
 class Gateways:
@@ -417,10 +443,13 @@ class Gateways:
         owners: Owners,
         url: str,
         epoch: Callable[[], int],
+        store: Remote,
     ) -> None:
         self.engine, self.sessions, self.tokens, self.owners = engine, sessions, tokens, owners
-        self.url, self._epoch = url, epoch
+        self.url, self._epoch, self._store = url, epoch, store
         self._numbers = 0
+        # The processes of gateways that have been linked to this very hub since it leads.
+        self._known: set[tuple[str, str]] = set()
         self.links: dict[int, Link] = {}
 
     @property
@@ -451,11 +480,21 @@ class Gateways:
         link = self.links[self._numbers] = Link(self._numbers, self, out)
         return link
 
-    def greeted(self, link: Link) -> None:
-        """Of two links of one gateway the older one is dead, whatever its socket says."""
+    def greeted(self, link: Link, boot: str) -> bool:
+        """Of two links of one gateway the older one is dead, whatever its socket says. Gives whether its process has
+        been linked to this hub before, or only to others.
+        """
+        is_new = (link.gateway, boot) not in self._known
+        self._known.add((link.gateway, boot))
         for other in list(self.links.values()):
             if other is not link and other.gateway == link.gateway:
                 other.close(TAKEN_OVER, "this gateway has dialled again")
+        return is_new
+
+    async def has_lost(self, hello: Hello) -> bool:
+        """Whether the last turn that a gateway was told of, by another hub, is not in this one's log."""
+        found = await asyncio.to_thread(self._store.follow, hello.done_seq, 0)
+        return not 0 < found.epoch <= hello.max_epoch
 
     def ended(self, link: Link, sessions: list[tuple[FarSession, int]]) -> None:
         """A link is gone."""

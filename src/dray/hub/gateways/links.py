@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -20,7 +21,7 @@ from dray.hub.gateways.gateway import Gateway
 from dray.hub.gateways.hub_tokens import make_hub_token
 from dray.hub.gateways.leading import Gateways
 from dray.wire.reach.dialling import Line, Opening, Way, check_url
-from dray.wire.reach.websocket import HandshakeRefused, WebSocket, dial, make_address
+from dray.wire.reach.websocket import HandshakeRefused, dial, make_address
 
 if TYPE_CHECKING:
     import ssl
@@ -46,6 +47,21 @@ class Leader(NamedTuple):
     @property
     def netloc(self) -> str:
         return urlsplit(self.url).netloc
+
+
+class Socket(Protocol):
+    """What a link needs of the socket that it goes by. `closed` is done when that has ended; `on_writable` is called
+    when it takes more after it did not.
+    """
+
+    on_message: Callable[[bytes], None]
+    on_writable: Callable[[], None]
+    closed: asyncio.Future[Any]
+
+    @property
+    def writable(self) -> bool: ...
+    def send(self, message: bytes) -> None: ...
+    def abort(self) -> None: ...
 
 
 class Links:
@@ -98,10 +114,7 @@ class Links:
             pause_s = min(MOST_PAUSE_S, 2 * pause_s)
 
     async def _serve(self, leader: Leader) -> None:
-        token = make_hub_token(leader.secret, self._id, leader.holder)
-        line = await self.open_line(leader)
-        address = make_address(leader.url, PATH, SUBPROTOCOL, token)
-        socket = await dial(address, line, OPEN_S, keepalive_s=KEEPALIVE_S)
+        socket = await self.dial(leader)
         gateway, fault = self.gateway, list[BaseException]()
 
         def take(frame: bytes) -> None:
@@ -121,6 +134,13 @@ class Links:
             socket.abort()
         if fault:
             raise fault[0]
+
+    async def dial(self, leader: Leader) -> Socket:
+        """Open a socket for a link."""
+        token = make_hub_token(leader.secret, self._id, leader.holder)
+        line = await self.open_line(leader)
+        address = make_address(leader.url, PATH, SUBPROTOCOL, token)
+        return await dial(address, line, OPEN_S, keepalive_s=KEEPALIVE_S)
 
     async def open_line(self, leader: Leader) -> Line:
         """Connect to a leader, and know that it is the one; raises `OSError` or `DrayError`."""
@@ -153,7 +173,7 @@ def _trust(leader: Leader) -> ssl.SSLContext:
 
 
 class _SocketLine:
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: Socket) -> None:
         self._socket = socket
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -103,7 +102,7 @@ class Peer:
             return ()
 
     def _read_beat(self, body: Heartbeat) -> Read:
-        now, uses = time.monotonic(), body.usage is not None and bool(body.usage.attempts)
+        now, uses = asyncio.get_running_loop().time(), body.usage is not None and bool(body.usage.attempts)
         said = body.worker_id, body.slots, body.capability, body.active, body.devices
         self._slots = body.slots
         # One that knows no features tells answers apart by their order alone.

@@ -130,6 +130,10 @@ class Sessions:
             self._forget(session)
         self._report_end(ended)
 
+    def tell_behind(self, who: str, known: Position) -> None:
+        """Somebody was told more than this hub's store has."""
+        self._behind(who, known, self._began)
+
     def readmit(self, session: Session, boot_id: str, accounts: Sequence[TaskAccount]) -> str:
         """Why a worker that another hub let in is not to go on here, by the accounts that it runs tasks in."""
         said = self._accounts.read(session.worker, boot_id, accounts)

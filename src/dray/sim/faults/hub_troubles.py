@@ -107,6 +107,23 @@ def _lose_turns(history: History, group: HubGroup, draw: int) -> None:
     history.world.at(20 + draw % 4000, history.lose_turns, backup, history.rewinds)
 
 
+def _cut_from_hubs(history: History, group: HubGroup, draw: int) -> None:
+    machine = _any(group, draw)
+    machine.cut_from_hubs = True
+    history.world.at(_span(group, draw >> 2), group.reconnect, machine)
+
+
+# What befalls the ways between hubs where those are gateways. Drawn apart: worlds without stay as they were.
+GATEWAY_TROUBLES: dict[str, Fault] = {
+    name: _for_hubs(trouble)
+    for name, trouble in {
+        "hub cut off from hubs": _cut_from_hubs,
+        "links of a hub broken": lambda history, group, draw: group.break_links(_any(group, draw)),
+        "links of the leader broken": lambda history, group, draw: group.break_links(_leader(group)),
+        "gateway killed": lambda history, group, draw: _other(group, draw).kill("killed"),
+        "leader killed under gateways": lambda history, group, draw: _leader(group).kill("killed"),
+    }.items()
+}
 HUB_TROUBLES: dict[str, Fault] = {
     name: _for_hubs(trouble)
     for name, trouble in {

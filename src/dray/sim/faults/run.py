@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.timings import Rules
-from dray.sim.faults.hub_troubles import HUB_TROUBLES
+from dray.sim.faults.hub_troubles import GATEWAY_TROUBLES, HUB_TROUBLES
 from dray.sim.faults.hubs.group import HubGroup
 from dray.sim.faults.hubs.watch import LeadWatch
 from dray.sim.faults.nodes.foreign import ForeignNode
@@ -36,6 +36,7 @@ from dray.sim.faults.world.world import CALM_MS, Size, World
 
 FOREIGN_EVERY = 4
 SEVERAL_HUBS, SEVERAL_FROM = 1 / 3, 10**9
+GATEWAYS = 0.4
 DISABLED_SHARE, RESTARTED_SHARE = 0.4, 0.15
 STEERED_SHARE, BROKEN_SHARE, UNTOLD_SHARE = 0.15, 0.2, 0.1
 # So long after the faults somebody looks at what a restored hub does not know.
@@ -70,6 +71,12 @@ def has_several_hubs(seed: int) -> bool:
     return seed >= SEVERAL_FROM and drawn < SEVERAL_HUBS
 
 
+def has_gateways(seed: int) -> bool:
+    """Whether hubs of this world that stand by are gateways; in none of those that are kept. As above."""
+    drawn = random.Random(f"gateways 357486 in {seed}").random()  # chance, no secret
+    return has_several_hubs(seed) and drawn < GATEWAYS
+
+
 class History:
     """A world with its people, machines and troubles."""
 
@@ -78,7 +85,10 @@ class History:
 
     def __init__(self, seed: int, size: Size, skipped: frozenset[int] = frozenset()) -> None:
         self.world = World(seed, size)
-        self.hub = (HubGroup if has_several_hubs(seed) else HubNode)(self.world, draw_rules(seed))
+        rules = draw_rules(seed)
+        self.hub = HubNode(self.world, rules)
+        if has_several_hubs(seed):
+            self.hub = HubGroup(self.world, rules, has_gateways(seed))
         self.runs = Runs(self.world, self.hub)
         self.checker = Checker(self.world, self.hub, self.runs)
         if isinstance(self.hub, HubGroup):
@@ -123,6 +133,8 @@ class History:
         self._plan_last_words(skipped)
         if isinstance(self.hub, HubGroup):
             self._plan_some(skipped, 6, "hubs", 1.0, list(HUB_TROUBLES), 3)
+            if self.hub.has_gateways:
+                self._plan_some(skipped, 7, "gateways", 1.0, list(GATEWAY_TROUBLES), 4)
 
     def _plan_steering(self, skipped: frozenset[int]) -> None:
         # By this number none of the worlds is drawn that are kept because they showed a bug: they stay as they were.
@@ -174,7 +186,7 @@ class History:
         worker = self.workers[draw % len(self.workers)]
         self.world.counts[kind] += 1
         self.world.tell(f"fault {number}: {kind} ({worker.machine_name})")
-        (BY_NAME | HUB_TROUBLES)[kind](self, worker, draw >> 8)
+        (BY_NAME | HUB_TROUBLES | GATEWAY_TROUBLES)[kind](self, worker, draw >> 8)
 
     # --- troubles that need the whole world ---------------------------------------------------------------------------
 
@@ -240,6 +252,12 @@ class History:
 
     def run(self, calm_ms: int = CALM_MS) -> Outcome:
         """Faults for a while, then calm until everything has ended, for so long at most."""
+        try:
+            return self._run(calm_ms)
+        finally:
+            self.hub.let_go()
+
+    def _run(self, calm_ms: int) -> Outcome:
         world = self.world
         while world.now_ms < world.size.span_ms and world.step():
             pass

@@ -115,6 +115,8 @@ class PgStore(WaitedReads):
         self._witness: Witness | None = None
         self._loader: Loader | None = None
         self._known: Position | None = None
+        # The latest epoch that those who are connected to this hub have heard of: the store may have lost it.
+        self.heard_epoch: Callable[[], int] = lambda: 0
         # The newest turn that was given out, and the newest that is in the database: after a loss they differ.
         self._last_seq = self._stored_seq = self._applied_seq = 0
         self._followed_seq = self._size_bytes = 0
@@ -219,7 +221,8 @@ class PgStore(WaitedReads):
 
     async def _take(self, seen: Seen) -> bool:
         known = self._known
-        if not await self._candidate.take(seen, least_epoch(known)):
+        at_least = max(least_epoch(known), self.heard_epoch() + 1)
+        if not await self._candidate.take(seen, at_least):
             return False
         await self._migrate(if_empty=False)
         self._applied_seq, self._stored_seq = await self._reader.positions()

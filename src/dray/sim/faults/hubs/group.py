@@ -17,8 +17,12 @@ from dray.hub.engine.clock import find_shift, spell_base
 from dray.hub.engine.recovery import recover
 from dray.hub.housekeeping import note_lost_epoch
 from dray.hub.store.base import Position
-from dray.hub.store.leading import Timings, Vigil
+from dray.hub.store.leading import Seen, Timings, Vigil
 from dray.hub.store.memory import MemoryFile, MemoryStore
+from dray.sim.faults.gateways.end import LeaderEnd
+from dray.sim.faults.gateways.node import GatewayNode
+from dray.sim.faults.gateways.watch import GatewayWatch
+from dray.sim.faults.gateways.wire import Wire
 from dray.sim.faults.leads.database import Database, Link, SharedFile, SharedStore, copy_file
 from dray.sim.faults.leads.standby import Standby, Taken
 from dray.sim.faults.nodes.hub import Backup, HubNode
@@ -45,11 +49,20 @@ class HubMachine:
         self._signatures = 0
         self.process = Process(group.world)
         self.link = Link(self.process, group.database, group.timings)
+        # As a gateway, where hubs are that; and what is wrong on its ways to other hubs.
+        self.node: GatewayNode | None = None
+        self.end: LeaderEnd | None = None
+        self.cut_from_hubs = False
 
     @property
     def leads(self) -> bool:
         """Whether it believes so."""
         return self.life is not None and self.life.up
+
+    @property
+    def takes_in(self) -> bool:
+        """Whether workers may come in here while another one leads."""
+        return self.node is not None and not self.leads and self.node.is_linked
 
     def start(self, at_once: bool = False) -> None:
         """Start the hub's process."""
@@ -60,6 +73,7 @@ class HubMachine:
         self.process = Process(group.world)
         self.link = Link(self.process, group.database, group.timings)
         self.link.cut = cut
+        self.node = GatewayNode(group, self.id, self) if group.has_gateways else None
         self.stand_by(again=False)
         if at_once and self.standby is not None:
             self.standby.take_at_once()
@@ -73,14 +87,37 @@ class HubMachine:
         store = SharedStore(group.database, f"{self.id}.{self._signatures}", self.place)
         patience_s = group.timings.lease_s if self.resigning else 0.0
         vigil = partial(Vigil, group.timings.lease_s, "" if again else f"{self.id}.", patience_s)
-        self.life, self.resigning = None, False
+        self.life, self.end, self.resigning = None, None, False
         self.standby = Standby(
             self.link, store, group.rules, group.timings, vigil, self, group.rng, self._lead, self.stand_by
         )
 
     def _lead(self, standby: Standby, taken: Taken) -> None:
         self.standby = None
-        self.life = self._group.begin(self, taken)
+        self.life = life = self._group.begin(self, taken)
+        if self.node is not None and life.up:
+            self.end = life.end = LeaderEnd(life, self.node, self.place, taken.lead.store.holder)
+            self.node.lead(self.end)
+
+    @property
+    def heard_epoch(self) -> int:
+        """As the process's gateway has heard."""
+        return self.node.gateway.max_epoch if self.node is not None else 0
+
+    def saw(self, seen: Seen) -> None:
+        """It stands by, and somebody leads."""
+        if self.node is not None and seen.holder:
+            self.node.follow(seen.url, seen.holder)
+
+    def took(self) -> None:
+        """It will lead."""
+        if self.node is not None:
+            self.node.drop()
+
+    @property
+    def answers(self) -> bool:
+        """Whether a hub that dials finds one that leads here."""
+        return self.leads and self.end is not None
 
     def kill(self, why: str) -> None:
         """kill -9."""
@@ -93,9 +130,11 @@ class HubMachine:
 
     def fall(self) -> None:
         """The process is gone; whoever manages the service starts another."""
-        self.up, self.life = False, None
+        self.up, self.life, self.end = False, None, None
         # What was to happen to it never does.
         self.process.stop()
+        if self.node is not None:
+            self.node.kill()
         if self.standby is not None:
             self.standby.over, self.standby = True, None
         self._group.disturb()
@@ -113,8 +152,14 @@ class HubMachine:
 class HubGroup(HubNode):
     """All hubs of a site; `life` is the one that took the lead last."""
 
-    def __init__(self, world: World, rules: Rules) -> None:
+    def __init__(self, world: World, rules: Rules, has_gateways: bool = False) -> None:
         self.rng = random.Random(f"hubs of {world.seed}")  # a simulation's chance, no secret
+        # Drawn apart: worlds without gateways stay as they were.
+        self.gateway_rng = random.Random(f"gateways of {world.seed}")  # as above
+        self.has_gateways = has_gateways
+        self.wires: list[Wire] = []
+        self.connections: dict[str, Connection] = {}
+        self.watch = GatewayWatch(world, self.last_heeded_ms)
         self.database = Database(world)
         self.timings = Timings(self.rng.choice([3.0, 3.0, 10.0]))
         super().__init__(world, rules)
@@ -223,6 +268,7 @@ class HubGroup(HubNode):
         self.disturb()
         machine = self.machine_of(life)
         machine.life = None
+        machine.end = None
         machine.process.at(self.rng.randint(0, 300), machine.stand_by)
 
     def noted(self, life: HubLife, seq: int) -> None:
@@ -267,6 +313,12 @@ class HubGroup(HubNode):
                 machine.life.steady_ms = self.world.now_ms
             process.go_on()
 
+    def let_go(self) -> None:
+        """Nobody runs anything any more."""
+        for machine in self.machines:
+            if machine.node is not None:
+                machine.node.kill()
+
     def calm(self) -> None:
         """Everything comes back."""
         self.disturb()
@@ -276,6 +328,7 @@ class HubGroup(HubNode):
             machine.weather.up_lost = machine.weather.down_lost = False
             machine.weather.rough_ms = self.world.now_ms
             machine.link.cut = machine.link.mute = False
+            self.reconnect(machine)
             self._go_on(machine, machine.process)
 
     # --- how they are found -----------------------------------------------------------------------------------------
@@ -283,20 +336,45 @@ class HubGroup(HubNode):
     @property
     def open(self) -> bool:
         """Whether somebody who believes to lead answers."""
-        return any(machine.leads and not machine.process.stopped for machine in self.machines)
+        return any((m.leads or m.takes_in) and not m.process.stopped for m in self.machines)
 
     def connect(self, connection: Connection) -> bool:
         """Take a new socket, if somebody is found."""
         machine = self._reach(connection.owner)
-        if machine is None or machine.life is None:
+        if machine is None:
             return False
         connection.far = machine.weather
-        machine.life.connect(connection)
+        if machine.life is not None and machine.life.up:
+            machine.life.connect(connection)
+        elif machine.node is not None:
+            machine.node.connect(connection)
         return True
+
+    def at_place(self, place: int) -> HubMachine:
+        """Whose address that is."""
+        return self.machines[place]
+
+    def break_links(self, machine: HubMachine) -> None:
+        """Its links to other hubs break, both ways."""
+        for wire in self.wires:
+            wire.break_off(machine.process)
+
+    def reconnect(self, machine: HubMachine) -> None:
+        """What waited on its links goes on."""
+        machine.cut_from_hubs = False
+        for wire in self.wires:
+            if not wire.is_cut():
+                wire.mend()
+
+    def last_heeded_ms(self, worker: str) -> int:
+        """When a hub last took in that a worker is there."""
+        return self.heeded_ms.get(worker, -1)
 
     def _reach(self, who: str) -> HubMachine | None:
         many = len(self.machines)
         place = self._places.get(who, 0)
+        if self.has_gateways and who not in self._places:
+            place = self.gateway_rng.randrange(many)
         if self.rng.random() < WANDERING:
             place = self.rng.randrange(many)
         for _ in range(2 * many):
@@ -304,7 +382,7 @@ class HubGroup(HubNode):
             machine = self.machines[place]
             hint = -1
             if machine.up and not machine.weather.cut and not machine.process.stopped:
-                if machine.leads:
+                if machine.leads or machine.takes_in:
                     return machine
                 hint = machine.standby.hint if machine.standby is not None else -1
             place = hint if 0 <= hint != place else (place + 1) % many

@@ -12,6 +12,8 @@ import msgspec
 
 from dray.core.lifecycle.holding.attempts import adoptable
 from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.gangs import waits_for_go
+from dray.core.model.records.records import Phase
 from dray.hub.engine.recovery import recover
 from dray.hub.store.base import Position, Turn
 from dray.sim.faults.hubs.group import HubGroup, HubMachine
@@ -56,6 +58,20 @@ class LeadWatch:
     def _fail(self, machine: HubMachine, problem: str) -> None:
         self._world.fail(f"{machine.id} {problem}")
 
+    def turned(self, life: HubLife) -> None:
+        """Whoever was taken up from a gateway was told again what it may have missed."""
+        state = life.state
+        for worker, number in life.resumed:
+            if state.presence[worker].session != number or number not in life.sessions.open:
+                continue
+            for uid in state.held.get(worker, ()):
+                attempt = state.attempts[uid]
+                due = attempt.phase in (Phase.ASSIGNED, Phase.STOPPING) and not attempt.lane
+                if (due or waits_for_go(attempt)) and uid not in life.told_uids:
+                    self._world.fail(
+                        f"{worker} was taken up from a gateway, and is not told again of {uid}, {attempt.phase}"
+                    )
+
     def leaves(self, life: HubLife) -> None:
         """Something is sent or answered."""
         file = self._group.file
@@ -83,12 +99,16 @@ class LeadWatch:
         seq = self._group.file.last_seq
         self._last = Position(log[seq].epoch if seq in log else 0, seq)
         self.assigned.clear()
+        self._group.watch.rewind()
 
     def _look_for_leader(self) -> None:
         """Somebody leads, where nothing was in the way for long enough."""
         group, patience_ms = self._group, 3 * self._group.lease_ms + AWAY_MS
         group.note_troubles()
         idle_ms = self._world.now_ms - group.disturbed_ms
+        for machine in group.machines:
+            if machine.up and machine.node is not None and idle_ms > patience_ms:
+                group.watch.look(machine.node)
         if idle_ms > patience_ms and not any(machine.leads for machine in group.machines):
             self._world.fail(f"nobody leads, {idle_ms} ms after anything went wrong")
         self._world.at(LOOK_MS, self._look_for_leader)

@@ -29,9 +29,19 @@ LOOK_SHARE, LONG_LOAD = 0.35, 0.1
 
 
 class Home(Protocol):
-    """What a hub keeps on its own disk: what it last knew the store to hold."""
+    """What a hub keeps on its own disk: what it last knew the store to hold; and who is told of what it sees."""
 
     known: Position | None
+
+    @property
+    def heard_epoch(self) -> int:
+        """The latest epoch that those who are connected to it have heard of."""
+
+    def saw(self, seen: Seen) -> None:
+        """The row was looked at, and this hub stands by."""
+
+    def took(self) -> None:
+        """It has taken the lead, and is about to load."""
 
 
 class Taken(NamedTuple):
@@ -94,6 +104,7 @@ class Standby:
         if self.over:
             return
         self.hint = int(seen.url) if seen.holder else -1
+        self._home.saw(seen)
         if seen.holder:
             # Whoever resigned has left it to others: one of them leads.
             self._patience_s = 0.0
@@ -116,7 +127,8 @@ class Standby:
     # --- taking over ------------------------------------------------------------------------------------------------
 
     def _take(self, seen: Seen, led: Led) -> None:
-        began_ms, at_least = self._process.world.now_ms, least_epoch(self._home.known)
+        began_ms = self._process.world.now_ms
+        at_least = max(least_epoch(self._home.known), self._home.heard_epoch + 1)
         self._heard_ms = began_ms - self._missed_ms
 
         def answered(epoch: int) -> None:
@@ -145,6 +157,7 @@ class Standby:
         self._begin(self._make_lead(epoch, now_ms), led, Position(seen.epoch, self._store.position().seq))
 
     def _took(self, seen: Seen, led: Led, epoch: int, began_ms: int) -> None:
+        self._home.took()
         lead = self._make_lead(epoch, began_ms)
         lead.lost = lambda failure: self._abandon()
         rng = self._rng

@@ -1,4 +1,4 @@
-"""Deliberate bugs in how several hubs share a store: the fault simulation must notice each of them.
+"""Deliberate bugs in how several hubs share a store, and its workers: the fault simulation must notice each of them.
 
 Some stand in the simulated database, whose conditions are those of the statements in PostgreSQL.
 """
@@ -10,6 +10,9 @@ from dray.sim.faults.mutants.mutants import Edit, Mutant
 _RULES = "dray.hub.store.leading:"
 _FOLLOWER = "dray.hub.engine.follower:"
 _DATABASE = "dray.sim.faults.leads.database:SharedStore."
+_GATEWAY = "dray.hub.gateways.gateway:Gateway."
+_LINK = "dray.hub.gateways.leading:Link."
+_WORKERS = "dray.core.lifecycle.happenings.workers:"
 
 
 def _one(name: str, sentence: str, where: str, old: str, new: str) -> Mutant:
@@ -104,10 +107,112 @@ HUBS = (
         "if False:",
     ),
     _one(
+        "epoch-raised-by-anybody",
+        "A hub raises the epoch of a store that another one has taken, and so takes it back.",
+        _DATABASE + "pass_epoch",
+        "if file.epoch not in (epoch, wanted) or file.holder != self.holder:",
+        "file.holder = self.holder\n    if False:",
+    ),
+    _one(
+        "turn-in-doubt-computed-anew",
+        "A turn that was not answered, and is not there, is taken once more at another time.",
+        "dray.sim.faults.leads.lead:Lead._settle",
+        "self.link.ask(lambda: self._write(turn, durable), committed, again)",
+        "self.link.ask(lambda: self._write(turn._replace(at_ms=turn.at_ms + 9), durable), committed, again)",
+    ),
+    _one(
         "beating-row-taken",
         "The lead is taken from a hub that has renewed it since.",
         _DATABASE + "take",
         "if (file.epoch, file.beat) != seen.mark:",
         "if False:",
+    ),
+)
+
+# In how hubs that stand by carry what workers say.
+GATEWAYS = (
+    _one(
+        "gateway-acks-by-itself",
+        "A gateway answers heartbeats that no leader has heard.",
+        _GATEWAY + "_pass_on",
+        "self._heard[peer.no] = read.beat",
+        "self._heard[peer.no] = read.beat; peer.ack(read.beat, self._max_epoch, self._told_seq, self._leader)",
+    ),
+    _one(
+        "let-go-when-sent",
+        "A gateway lets go of what workers said once it is sent.",
+        _GATEWAY + "_flush",
+        "self._say(frame)",
+        "self._say(frame); self.kept.done(1 << 60)",
+    ),
+    _one(
+        "not-sent-again",
+        "What a leader has not done with is not sent to the next one.",
+        _GATEWAY + "unlinked",
+        "self.kept.rewind(self.peers)",
+        "self.kept.done(1 << 60)",
+    ),
+    _one(
+        "done-before-it-is-committed",
+        "A leader says of what workers said that it is done with, and has yet to commit it.",
+        _LINK + "_settle",
+        "self._taken[0].is_committed and",
+        "",
+    ),
+    _one(
+        "nothing-said-again",
+        "Whoever is taken up from a gateway is not told again of what it may have missed.",
+        _WORKERS + "_resume",
+        "messages.append(Assign(one.worker, uid))",
+        "pass",
+    ),
+    _one(
+        "stops-not-said-again",
+        "Whoever is taken up from a gateway is not asked again to stop what it was asked to.",
+        _WORKERS + "_resume",
+        "messages.append(_ask_to_stop(state, attempt, clock))",
+        "pass",
+    ),
+    _one(
+        "told-twice-credit-kept",
+        "What a worker is told again is not taken off the credit that travelled with its socket.",
+        _WORKERS + "_resume",
+        "max(0, one.credit - unheard)",
+        "one.credit + unheard",
+    ),
+    _one(
+        "lost-turns-unnoticed-at-gateways",
+        "A leader goes on with workers who were told of turns that its store has lost.",
+        _LINK + "_greet",
+        "if is_new and hello.done_seq and (knows_more or await self._gateways.has_lost(hello)):",
+        "if False:",
+    ),
+    _one(
+        "equal-epoch-of-another-leader",
+        "A leader keeps an epoch that a gateway has heard from another hub.",
+        _LINK + "_greet",
+        "hello.max_epoch > gateways.epoch or (is_new and hello.max_epoch == gateways.epoch)",
+        "hello.max_epoch > gateways.epoch",
+    ),
+    _one(
+        "digest-unread",
+        "A worker is given up while a digest with its heartbeat waits to be read.",
+        "dray.hub.engine.turns:Conductor._decide",
+        "names.update(request.brings)",
+        "pass",
+    ),
+    _one(
+        "unanswered-digest-forgotten",
+        "Heartbeats of a digest that a leader has not answered are not told to the next one.",
+        _GATEWAY + "unlinked",
+        "self._heard = {**digest, **self._heard}",
+        "pass",
+    ),
+    _one(
+        "strange-sessions-acked",
+        "A heartbeat on a socket that the leader does not know is answered.",
+        _GATEWAY + "_take_beat_ack",
+        "if peer is not None and no not in strange:",
+        "if peer is not None:",
     ),
 )

@@ -335,4 +335,9 @@ SHOWN_BY: dict[str, int] = {
     "released-by-own-turn": 2000000013,
     "lost-rows-followed": 2000000043,
     "beating-row-taken": 2000000078,
+    "gateway-acks-by-itself": 5000000005,
+    "let-go-when-sent": 5000000186,
+    "not-sent-again": 5000000186,
+    "nothing-said-again": 5000000016,
+    "stops-not-said-again": 5000000025,
 }

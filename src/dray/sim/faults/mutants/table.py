@@ -5,7 +5,7 @@ from __future__ import annotations
 from dray.sim.faults.mutants.calls import CALLS
 from dray.sim.faults.mutants.control import CONTROL
 from dray.sim.faults.mutants.gangs import GANGS, GROUPS
-from dray.sim.faults.mutants.hubs import HUBS
+from dray.sim.faults.mutants.hubs import GATEWAYS, HUBS
 from dray.sim.faults.mutants.mutants import Edit, Mutant
 from dray.sim.faults.mutants.policy import POLICIES
 from dray.sim.faults.mutants.ports import PORTS
@@ -559,4 +559,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *SERVICES,
     *USES,
     *HUBS,
+    *GATEWAYS,
 )

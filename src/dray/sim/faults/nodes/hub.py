@@ -41,6 +41,8 @@ class HubNode:
         self.slow_store = self.failing_store = self.low_space = False
         self.die_at_step = 0
         self.shift_ms = 0
+        # When a hub last took in that a worker is there.
+        self.heeded_ms: dict[str, int] = {}
         # In some worlds so little that a hub is behind with its work whenever its store is slow.
         self._chance = random.Random(f"two hubs {world.seed}")  # chance, no secret, here as below
         narrow = random.Random(f"how much a turn takes {world.seed}").random() < NARROW
@@ -112,6 +114,9 @@ class HubNode:
 
     def noted(self, life: HubLife, seq: int) -> None:
         """What it committed is in its store."""
+
+    def let_go(self) -> None:
+        """The world is over."""
 
     def die(self, why: str) -> None:
         """kill -9."""

@@ -7,9 +7,11 @@ tells it that it lost its epoch.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -42,10 +44,10 @@ from dray.hub.rows import RowKey, Rows
 from dray.hub.store.base import Projection, Retention, Turn
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.workers import inbound
-from dray.hub.workers.frames import Departures
 from dray.hub.workers.outbound import Runner
 from dray.sim.faults.leads.lead import Lead
 from dray.sim.faults.nodes.desk import Desk
+from dray.sim.faults.nodes.sockets import SilentFeed, SimSession, SimSessions
 from dray.sim.faults.world.network import Connection, Message
 from dray.sim.faults.world.process import Process
 from dray.sim.faults.world.world import World
@@ -69,6 +71,18 @@ class Witness(Protocol):
     def took(self, number: int, machine: Any, taken: Any) -> None: ...
     def leaves(self, life: HubLife) -> None: ...
     def kept(self, life: HubLife, turn: Turn) -> None: ...
+
+
+class LinksEnd(Protocol):
+    """The leader's end of links to gateways."""
+
+    holder: str
+    number: int
+
+    def inside(self, work: Callable[[], None]) -> None:
+        """Do something on the loop of the process."""
+
+    def close(self, why: str) -> None: ...
 
 
 class Start(NamedTuple):
@@ -97,46 +111,11 @@ class Site(Protocol):
     shift_ms: int
     turn_work: int
     witness: Witness
+    heeded_ms: dict[str, int]
 
     def ended(self, life: HubLife) -> None: ...
     def stepped_down(self, life: HubLife) -> None: ...
     def noted(self, life: HubLife, seq: int) -> None: ...
-
-
-class SimSession:
-    """A socket as the effect runner knows it."""
-
-    leader = ""
-
-    def __init__(self, life: HubLife, connection: Connection) -> None:
-        self.number, self.connection, self.worker = connection.number, connection, ""
-        self.notes: list[str] = []
-        self._life = life
-
-    def push(self, envelope: Message) -> None:
-        self._life.site.witness.sent(self._life, self, envelope)
-        self.connection.send_down(envelope)
-
-    def registered(self, incarnation: str, at_ms: int) -> None:
-        """Only who may hand sockets on needs to know."""
-
-    def close(self, code: int, reason: str) -> None:
-        self.connection.break_off(code)
-
-
-class SimSessions:
-    """All sockets of one hub."""
-
-    def __init__(self) -> None:
-        self.open: dict[int, SimSession] = {}
-        self.departures = Departures()
-
-
-class SilentFeed:
-    """Nobody reads the public feed here."""
-
-    def publish(self, seq: int, at_ms: int, notes: Sequence[Any]) -> None:
-        """Notes are checked through the log."""
 
 
 class HubLife(Desk):
@@ -180,6 +159,12 @@ class HubLife(Desk):
         self.asked: dict[int, int] = {}
         self.beats: Counter[str] = Counter()
         self.named: list[tuple[int, str, int, tuple[str, ...]]] = []
+        # Whom the present turn took up from a gateway, and by which session; of which attempts it tells workers.
+        self.resumed: list[tuple[str, int]] = []
+        self.told_uids: set[str] = set()
+        # The leader's end of links to gateways, where there are any; the last turn that what leaves may speak of.
+        self.end: LinksEnd | None = None
+        self.told = self.conductor.seq
         self.stop_asked_ms: dict[str, int] = {}
         self.replaced_ms = -1
         self.waits_since: dict[str, tuple[int, int]] = {}
@@ -235,7 +220,9 @@ class HubLife(Desk):
     def _end(self, code: int) -> None:
         self.up = False
         for session in list(self.sessions.open.values()):
-            session.connection.break_off(code)
+            session.break_off(code)
+        if self.end is not None:
+            self.end.close("this hub leads no more")
 
     @property
     def awake_ms(self) -> int:
@@ -257,7 +244,7 @@ class HubLife(Desk):
         self.sessions.open[session.number] = session
         connection.hub = self.number
         connection.to_hub = lambda _, message: self.process.run(self._received, session, message)
-        connection.hub_hears_end = lambda _, code: self.process.run(self._closed, session, code)
+        connection.hub_hears_end = lambda _, code: self.process.run(self.closed, session, code)
 
     def post(
         self,
@@ -266,18 +253,24 @@ class HubLife(Desk):
         presses: bool = False,
         wants: tuple[RowKey, ...] = (),
         who: str = "",
+        weight: int = 1,
+        named: tuple[str, ...] = (),
+        **more: Any,
     ) -> None:
-        """Queue a request."""
-        self._inbox.add(Request(decide, done, who=who, wants=wants), presses)
+        """Queue a request; `named`: whose signs of life it brings."""
+        self._inbox.add(Request(decide, done, weight, who, named, wants=wants, **more), presses)
         self._schedule_turn(0)
 
     def _received(self, session: SimSession, message: Message) -> None:
         if not self.up:
             return
-        body = msgspec.convert(message.get("payload", {}), WORKER_PAYLOADS[message["type"]])
+        self.take_in(session, msgspec.convert(message.get("payload", {}), WORKER_PAYLOADS[message["type"]]))
+
+    def take_in(self, session: SimSession, body: WorkerMessage | Register) -> None:
+        """A worker has said something."""
         at_ms = self.world.now_ms
         if isinstance(body, Register):
-            session.worker = body.id
+            session.name(body)
             outdated = inbound.is_outdated(self.state, self.store.epoch, body)
             if outdated and not self._raise_epoch(body.max_epoch_seen + 1):
                 return
@@ -302,7 +295,7 @@ class HubLife(Desk):
     def _raise_epoch(self, wanted: int) -> bool:
         """A worker has seen a later epoch; whether this hub still leads. A shared store is asked before a turn."""
         if self.lead is not None:
-            self._epoch_wanted = max(self._epoch_wanted, wanted)
+            self.want_epoch(wanted)
             return True
         try:
             self._first.append(EpochStarted(self.store.raise_epoch(wanted)))
@@ -310,6 +303,11 @@ class HubLife(Desk):
             self._fall(failure)
             return False
         return True
+
+    def want_epoch(self, at_least: int) -> None:
+        """Pass an epoch before the next turn."""
+        self._epoch_wanted = max(self._epoch_wanted, at_least)
+        self._schedule_turn(0)
 
     def _let_in(self, session: SimSession, body: Register, at_ms: int) -> Decision:
         """Its turn has come; that it spoke counts, from outside, once it was let in."""
@@ -329,6 +327,12 @@ class HubLife(Desk):
 
     def _note_heard(self, worker: str, at_ms: int) -> None:
         self.heard_then[worker], self.heeded_ms[worker] = at_ms, self.world.now_ms
+        self.site.heeded_ms[worker] = self.world.now_ms
+
+    def note_far(self, worker: str, at_ms: int) -> None:
+        """A gateway's word for a sign of life, taken in now."""
+        self._note_heard(worker, at_ms)
+        self.heard_ms[worker] = max(at_ms, self.heard_ms.get(worker, 0))
 
     def _beat(self, session: SimSession, beat: int) -> bool:
         """As the hub's sessions do: answer a heartbeat before bulk work that waits."""
@@ -355,7 +359,8 @@ class HubLife(Desk):
                 self.heard_ms[session.worker] = max(at_ms, self.heard_ms.get(session.worker, 0))
         self._knocks.clear()
 
-    def _closed(self, session: SimSession, code: int) -> None:
+    def closed(self, session: SimSession, code: int) -> None:
+        """A socket has ended."""
         if not self.up:
             return
         self.sessions.open.pop(session.number, None)
@@ -414,7 +419,10 @@ class HubLife(Desk):
         self.rows.read(missing)
         self.turn_ms = self.world.now_ms
         self.policy_then = self.state.policy
-        self.unread = frozenset(request.who for request in self._inbox)
+        waiting = [(request.who, *(request.body or ())) for request in self._inbox]
+        self.unread = frozenset(name for names in waiting for name in names)
+        self.resumed.clear()
+        self.told_uids.clear()
         first, self._first = self._first, []
         self._go_on(self.conductor.turn(requests, first, self.clock()))
 
@@ -444,13 +452,19 @@ class HubLife(Desk):
         for effect in effects:
             if isinstance(effect, Alarm):
                 self.site.witness.alarmed(self, effect.text)
-        self.runner.run(effects, self.conductor.seq, self.clock())
+        self.told = self.conductor.seq
+        carry_out = partial(self.runner.run, effects, self.conductor.seq, self.clock())
+        carry_out() if self.end is None else self.end.inside(carry_out)
 
     def _answer(self, answers: Answer) -> None:
         """What one says whose turns are lost binds nobody: who asked goes on asking."""
-        if answers.answers and not self.astray:
+        told = answers.answers
+        if self.astray:
+            # Gateways have no way to ask again: what they are told of lost turns is for them to notice.
+            told = [answer for answer in told if isinstance(answer[0], asyncio.Future)]
+        if told:
             self.site.witness.leaves(self)
-            answers.give()
+            Answer(told).give()
 
     def _commit(self, step: Commit, steps: Iterator[Step]) -> None:
         if self.lead is not None:

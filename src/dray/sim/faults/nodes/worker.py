@@ -316,7 +316,7 @@ class WorkerNode:
         kind = message["type"]
         body = msgspec.convert(message.get("payload", {}), HUB_PAYLOADS[kind])
         if kind == "ack":
-            self._note_epoch(connection, body.epoch)
+            self._note_epoch(message.get("hub", connection.hub), body.epoch)
             over = {uid: verdict for uid, verdict in body.results.items() if self._has_ended(uid)}
             self._carry_out(self.machine.acked(body, self.world.now_ms))
             self._judge_output(over, known_to_hub(body))
@@ -335,13 +335,13 @@ class WorkerNode:
         elif kind == "job_resume":
             self._carry_out(self.machine.resumed(body, self.world.now_ms))
 
-    def _note_epoch(self, connection: Connection, epoch: int) -> None:
+    def _note_epoch(self, hub: int, epoch: int) -> None:
         """No two hubs speak to an agent under one epoch: fences would repeat, and nobody could tell them apart."""
         if not epoch or self.shared:
             return
-        known = self._hub_of.setdefault(epoch, connection.hub)
-        if known != connection.hub:
-            self.world.fail(f"hubs {known} and {connection.hub} both have epoch {epoch} for {self.name}")
+        known = self._hub_of.setdefault(epoch, hub)
+        if known != hub:
+            self.world.fail(f"hubs {known} and {hub} both have epoch {epoch} for {self.name}")
 
     def _has_ended(self, uid: str) -> bool:
         attempt = self.machine.running.get(uid) if self.machine is not None else None

@@ -32,8 +32,9 @@ from dray.core.scheduling.turns.order import stands
 from dray.hub.store.base import Turn
 from dray.hub.store.memory import MemoryStore
 from dray.sim.faults.nodes.hub import HubNode
-from dray.sim.faults.nodes.hub_life import HubLife, SimSession
+from dray.sim.faults.nodes.hub_life import HubLife
 from dray.sim.faults.nodes.runs import Runs
+from dray.sim.faults.nodes.sockets import SimSession
 from dray.sim.faults.watches.gangs import GangWatch
 from dray.sim.faults.watches.kept_keys import find_misjudged
 from dray.sim.faults.watches.larger_cards import LargerCardWatch
@@ -95,6 +96,7 @@ class HubFacts(Protocol):
 
     def took(self, number: int, machine: Any, taken: Any) -> None: ...
     def leaves(self, life: HubLife) -> None: ...
+    def turned(self, life: HubLife) -> None: ...
     def kept(self, life: HubLife, turn: Turn) -> None: ...
     def rewind(self) -> None: ...
     def settle(self, folded: State) -> None: ...
@@ -162,6 +164,8 @@ class Checker:
     def sent(self, life: HubLife, session: SimSession, envelope: Message) -> None:
         """Nothing leaves before the commit that justifies it, and only the session that stands is spoken to."""
         payload = envelope.get("payload", {})
+        if envelope["type"] in ("job_assign", "job_go", "job_cancel"):
+            life.told_uids.add(payload["attempt"]["uid"] if "spec" in payload else payload["attempt"])
         if envelope["type"] == "job_assign":
             uid = payload["attempt"]["uid"]
             if uid not in self._placed:
@@ -431,6 +435,8 @@ class Checker:
         """Touched jobs after every turn, everything from time to time."""
         state = life.state
         self._turns += 1
+        if self.hubs is not None:
+            self.hubs.turned(life)
         found = [problem for job_id in state.touched.jobs for problem in job_problems(state, job_id)]
         self._watch_names(life)
         found += [*self._find_left_behind(life), *find_unasked(life), *find_stale(life)]

@@ -42,18 +42,25 @@ class Connection:
     """One socket to one `hub`. Each end hears of the break by itself, late; a one-way loss is heard of by nobody."""
 
     def __init__(self, world: World, weather: Weather, number: int, owner: str) -> None:
-        self._world, self._weather = world, weather
+        self.world, self._weather = world, weather
         # What is wrong at the other end, where that has a network of its own.
         self.far = FAIR
         self.number, self.owner, self.hub = number, owner, 0
         self.began_ms = world.now_ms
         self.alive = True
+        # The most that was asked for on it at once.
+        self.asked = 0
         self.to_hub: Callable[[Connection, Message], None] = _nobody
         self.to_agent: Callable[[Connection, Message], None] = _nobody
         self.hub_hears_end: Callable[[Connection, int], None] = _nobody_ends
         self.agent_hears_end: Callable[[Connection, int], None] = _nobody_ends
         self._last = {"up": 0, "down": 0}
         self._stalled = {"up": False, "down": False}
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is that of somebody else's worker."""
+        return self._weather.ordered
 
     def send_up(self, message: Message) -> None:
         """From the agent to the hub."""
@@ -74,7 +81,7 @@ class Connection:
     def _carry(self, way: str, arrive: Callable[[Message], None], message: Message) -> None:
         if not self.alive:
             return
-        world, weather = self._world, self._weather
+        world, weather = self.world, self._weather
         delay = world.rng.randint(200, 3000) if weather.slow else world.rng.randint(0, 8)
         when = world.now_ms + delay
         plain = weather.ordered or message["type"] in PLAIN
@@ -98,13 +105,13 @@ class Connection:
         """Whether everything got through here for so long; of a socket that waits for what was lost nothing does."""
         since = max(self.began_ms, self._weather.rough_ms, self.far.rough_ms)
         flows = self.alive and not any(self._stalled.values())
-        return flows and self._weather.calm and self.far.calm and self._world.now_ms - since > for_ms
+        return flows and self._weather.calm and self.far.calm and self.world.now_ms - since > for_ms
 
     def break_off(self, code: int = 1006) -> None:
         """The socket dies; both ends hear of it some time later, much later where the network says nothing."""
         if self.alive:
             self.alive = False
-            rng = self._world.rng
+            rng = self.world.rng
             up_ms = (
                 rng.randint(5000, 60_000) if self._weather.up_lost or self.far.up_lost else rng.randint(0, 50)
             )
@@ -113,8 +120,8 @@ class Connection:
                 if self._weather.down_lost or self.far.down_lost
                 else rng.randint(0, 50)
             )
-            self._world.at(up_ms, self.hub_hears_end, self, code)
-            self._world.at(down_ms, self.agent_hears_end, self, code)
+            self.world.at(up_ms, self.hub_hears_end, self, code)
+            self.world.at(down_ms, self.agent_hears_end, self, code)
 
 
 def _nobody(connection: Connection, message: Message) -> None:
