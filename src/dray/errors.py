@@ -97,6 +97,12 @@ class Stale(Conflict):
     code = "stale"
 
 
+class SessionEnded(Conflict):
+    """A session of a worker that is over: it has to register again."""
+
+    code = "session_ended"
+
+
 class SharedAccount(Conflict):
     """Tasks of several users would run in one account, and nobody has said yes to that."""
 

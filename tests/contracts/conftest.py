@@ -77,6 +77,11 @@ class HubProcess:
             self._backing.stand_by(self.home, self._env)
             self.front = self._backing.front or self.port
 
+    def listen_again(self, **settings: str) -> None:
+        """Start at the same port, with some settings changed."""
+        self._env |= {f"DRAY_HUB_{name.upper()}": value for name, value in settings.items()}
+        self.start(self.port)
+
     def kill(self) -> None:
         """Kill -9, and wait until it is gone."""
         self._end(signal.SIGKILL)

@@ -12,11 +12,13 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 from google.protobuf import json_format
+from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 
 from dray.v1 import scheduler_pb2, scheduler_pb2_grpc
 
 PATIENCE_S = 30.0
+SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"]
 DETAILS = {
     name: getattr(error_details_pb2, name)
     for name in (
@@ -59,7 +61,7 @@ class Peer:
 
 
 def request_of(method: str, **fields: Any) -> Any:
-    return getattr(scheduler_pb2, f"{method}Request")(**fields)
+    return GetMessageClass(SERVICE.methods_by_name[method].input_type)(**fields)
 
 
 def refusal(call: Any) -> tuple[grpc.StatusCode, str, dict[str, Any]]:

@@ -81,6 +81,7 @@ from dray.hub.store.writer import StoreWriter, make_writer
 from dray.hub.templates.answers import TemplateAnswers
 from dray.hub.tunnels.passages import Passages
 from dray.hub.views.views import Views, make_views
+from dray.hub.workers.leases import Leases
 from dray.hub.workers.outbound import Publish, Runner
 from dray.hub.workers.outputs import Outputs
 from dray.hub.workers.owners import Owners
@@ -181,11 +182,10 @@ def wire_hub(
     outputs = Outputs(files.tapes, config.log_bytes_per_attempt, find_owner(rows), lead_of(files, store))
     standing = Standing(state, setbacks.reports, ground.certificate, config.home, files, mirror)
     metrics = Metrics(lambda: standing.read(the_engine(), sessions))
-    questions = Questions(the_engine, metrics.snapshot)
     tasks = TaskTokens(secret := ensure_secret(config.home, files.keep_secret), state.jobs.get)
     tokens, owners = _make_tokens(store, writer, clock, the_engine, tasks)
     passes, domain = Passes(secret, tokens), choose_domain(config.proxy_domain, config.host)
-    behind = partial(report_behind, setbacks.reports)
+    questions, behind = Questions(the_engine, metrics.snapshot), partial(report_behind, setbacks.reports)
     sessions = Sessions(the_engine, store, rows, outputs, questions, _limits(config), tokens, owners, behind)
     blobs = _make_blobs(config, store, writer, clock, metrics, files)
     args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
@@ -212,8 +212,8 @@ def wire_hub(
     values = Values(blobs, calls, access, Batches(answers, engine, rows), snapshots)
     asked = (values, notifier, ServiceAnswers(answers, engine, passes, domain))
     views, roles = make_views(writer, engine, clock, answers, config), HubRoles(ground.role, store, engine)
-    workloads = WorkloadAnswers(answers, engine)
-    desk = Desk(answers, tokens, owners, *asked, roles, views, SignIn(tokens), workloads)
+    workloads, leases = WorkloadAnswers(answers, engine), Leases(the_engine, sessions, tokens)
+    desk = Desk(answers, tokens, owners, *asked, roles, views, SignIn(tokens), workloads, leases)
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
@@ -226,7 +226,8 @@ def wire_hub(
     answers.checks += [api.knocks.examine]
     owners.tell_join = _join_words(ground.role.url, tls_files(config), store.remote)
     sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
-    rest = (views, api, server, server.url, ground, mirror, gateways, _make_grpc_api(ground, api, desk))
+    grpc = _make_grpc_api(ground, api, desk, sessions)
+    rest = (views, api, server, server.url, ground, mirror, gateways, grpc)
     return Hub(config, store, writer, engine, answers, *sides, *rest)
 
 
@@ -350,13 +351,13 @@ def tend_certificate(ground: Ground, server: HttpServer) -> None:
     ground.certificate.reload = reload
 
 
-def _make_grpc_api(ground: Ground, api: HttpApi, desk: Desk) -> GrpcApi | None:
+def _make_grpc_api(ground: Ground, api: HttpApi, desk: Desk, sessions: Sessions) -> GrpcApi | None:
     if ground.grpc is None:
         return None
     from dray.hub.grpc.serving import GrpcApi
     from dray.hub.grpc.streams import Surroundings
 
-    return GrpcApi(api, Surroundings(desk, desk.tokens))
+    return GrpcApi(api, Surroundings(desk, desk.tokens, sessions))
 
 
 def _make_words(secret: bytes, store: Store, engine: Engine, behind: Behind) -> TurnWords:
@@ -415,6 +416,7 @@ def _limits(config: HubConfig) -> Limits:
         config.queue_bytes,
         config.max_workers,
         config.max_epoch_jump,
+        config.heartbeat_s,
     )
 
 

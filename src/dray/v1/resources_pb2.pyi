@@ -221,6 +221,8 @@ class Attempt(_message.Message):
     SAVED_STEP_FIELD_NUMBER: _builtins.int
     SAVED_RUN_S_FIELD_NUMBER: _builtins.int
     VARIANT_FIELD_NUMBER: _builtins.int
+    PRICE_PER_HOUR_FIELD_NUMBER: _builtins.int
+    MONEY_FIELD_NUMBER: _builtins.int
     no: _builtins.int
     uid: _builtins.str
     task_id: _builtins.str
@@ -244,6 +246,10 @@ class Attempt(_message.Message):
     """Run time up to that save."""
     variant: _builtins.str
     """Name or number of the alternative by which it runs; empty where the job has none."""
+    price_per_hour: _builtins.float
+    """By the price list when it was given out."""
+    money: _builtins.float
+    """What it has cost; not set while it runs."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -290,17 +296,23 @@ class Attempt(_message.Message):
         saved_step: _builtins.int | None = ...,
         saved_run_s: _builtins.float = ...,
         variant: _builtins.str = ...,
+        price_per_hour: _builtins.float = ...,
+        money: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_saved_step", b"_saved_step", "accepted_at", b"accepted_at", "assigned_at", b"assigned_at", "ended_at", b"ended_at", "exit_code", b"exit_code", "saved_step", b"saved_step", "started_at", b"started_at", "usage", b"usage", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_money", b"_money", "_saved_step", b"_saved_step", "accepted_at", b"accepted_at", "assigned_at", b"assigned_at", "ended_at", b"ended_at", "exit_code", b"exit_code", "money", b"money", "saved_step", b"saved_step", "started_at", b"started_at", "usage", b"usage", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_saved_step", b"_saved_step", "accepted_at", b"accepted_at", "address", b"address", "assigned_at", b"assigned_at", "cancel_reason", b"cancel_reason", "devices", b"devices", "ended_at", b"ended_at", "error", b"error", "exit_class", b"exit_class", "exit_code", b"exit_code", "fake", b"fake", "fence", b"fence", "idling", b"idling", "no", b"no", "phase", b"phase", "ports", b"ports", "saved_run_s", b"saved_run_s", "saved_step", b"saved_step", "signal", b"signal", "started_at", b"started_at", "task_id", b"task_id", "uid", b"uid", "usage", b"usage", "variant", b"variant", "verdict", b"verdict", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_money", b"_money", "_saved_step", b"_saved_step", "accepted_at", b"accepted_at", "address", b"address", "assigned_at", b"assigned_at", "cancel_reason", b"cancel_reason", "devices", b"devices", "ended_at", b"ended_at", "error", b"error", "exit_class", b"exit_class", "exit_code", b"exit_code", "fake", b"fake", "fence", b"fence", "idling", b"idling", "money", b"money", "no", b"no", "phase", b"phase", "ports", b"ports", "price_per_hour", b"price_per_hour", "saved_run_s", b"saved_run_s", "saved_step", b"saved_step", "signal", b"signal", "started_at", b"started_at", "task_id", b"task_id", "uid", b"uid", "usage", b"usage", "variant", b"variant", "verdict", b"verdict", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
+    _WhichOneofReturnType__money: _TypeAlias = _typing.Literal["money"]  # noqa: Y015
+    _WhichOneofArgType__money: _TypeAlias = _typing.Literal["_money", b"_money"]  # noqa: Y015
     _WhichOneofReturnType__saved_step: _TypeAlias = _typing.Literal["saved_step"]  # noqa: Y015
     _WhichOneofArgType__saved_step: _TypeAlias = _typing.Literal["_saved_step", b"_saved_step"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__money) -> _WhichOneofReturnType__money | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__saved_step) -> _WhichOneofReturnType__saved_step | None: ...
 
@@ -479,6 +491,7 @@ class Job(_message.Message):
     NOTE_FIELD_NUMBER: _builtins.int
     SERVICE_FIELD_NUMBER: _builtins.int
     ESTIMATE_FIELD_NUMBER: _builtins.int
+    MONEY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -514,6 +527,8 @@ class Job(_message.Message):
     """Whether its tasks are calls of a function."""
     note: _builtins.str
     """What a change did not do, and why."""
+    money: _builtins.float
+    """What its attempts that have ended have cost."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -591,10 +606,11 @@ class Job(_message.Message):
         note: _builtins.str = ...,
         service: Global___ServiceStanding | None = ...,
         estimate: Global___Estimate | None = ...,
+        money: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "ended_at", b"ended_at", "estimate", b"estimate", "exit_code", b"exit_code", "progress", b"progress", "service", b"service", "spec", b"spec", "started_at", b"started_at", "submitted_at", b"submitted_at", "tasks", b"tasks", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "after", b"after", "attempt_count", b"attempt_count", "attempts", b"attempts", "calls", b"calls", "cancel_requested", b"cancel_requested", "edited", b"edited", "ended_at", b"ended_at", "error", b"error", "estimate", b"estimate", "exit_class", b"exit_class", "exit_code", b"exit_code", "failures", b"failures", "held", b"held", "held_by", b"held_by", "id", b"id", "labels", b"labels", "learned", b"learned", "losses", b"losses", "name", b"name", "note", b"note", "outgrown", b"outgrown", "phase", b"phase", "preemptions", b"preemptions", "priority", b"priority", "progress", b"progress", "queue", b"queue", "reason", b"reason", "service", b"service", "signal", b"signal", "spec", b"spec", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "tasks", b"tasks", "tier", b"tier", "type", b"type", "user", b"user", "verdict", b"verdict", "worker", b"worker", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "after", b"after", "attempt_count", b"attempt_count", "attempts", b"attempts", "calls", b"calls", "cancel_requested", b"cancel_requested", "edited", b"edited", "ended_at", b"ended_at", "error", b"error", "estimate", b"estimate", "exit_class", b"exit_class", "exit_code", b"exit_code", "failures", b"failures", "held", b"held", "held_by", b"held_by", "id", b"id", "labels", b"labels", "learned", b"learned", "losses", b"losses", "money", b"money", "name", b"name", "note", b"note", "outgrown", b"outgrown", "phase", b"phase", "preemptions", b"preemptions", "priority", b"priority", "progress", b"progress", "queue", b"queue", "reason", b"reason", "service", b"service", "signal", b"signal", "spec", b"spec", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "tasks", b"tasks", "tier", b"tier", "type", b"type", "user", b"user", "verdict", b"verdict", "worker", b"worker", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015

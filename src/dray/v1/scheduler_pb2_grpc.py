@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from dray.v1 import executors_pb2 as dray_dot_v1_dot_executors__pb2
 from dray.v1 import scheduler_pb2 as dray_dot_v1_dot_scheduler__pb2
 
 GRPC_GENERATED_VERSION = '1.81.1'
@@ -204,6 +205,36 @@ class SchedulerStub:
                 '/dray.v1.Scheduler/GetHub',
                 request_serializer=dray_dot_v1_dot_scheduler__pb2.GetHubRequest.SerializeToString,
                 response_deserializer=dray_dot_v1_dot_scheduler__pb2.GetHubResponse.FromString,
+                _registered_method=True)
+        self.RegisterWorker = channel.unary_unary(
+                '/dray.v1.Scheduler/RegisterWorker',
+                request_serializer=dray_dot_v1_dot_executors__pb2.RegisterWorkerRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_executors__pb2.RegisterWorkerResponse.FromString,
+                _registered_method=True)
+        self.DequeueTasks = channel.unary_unary(
+                '/dray.v1.Scheduler/DequeueTasks',
+                request_serializer=dray_dot_v1_dot_executors__pb2.DequeueTasksRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_executors__pb2.DequeueTasksResponse.FromString,
+                _registered_method=True)
+        self.RenewLeases = channel.unary_unary(
+                '/dray.v1.Scheduler/RenewLeases',
+                request_serializer=dray_dot_v1_dot_executors__pb2.RenewLeasesRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_executors__pb2.RenewLeasesResponse.FromString,
+                _registered_method=True)
+        self.CompleteTasks = channel.unary_unary(
+                '/dray.v1.Scheduler/CompleteTasks',
+                request_serializer=dray_dot_v1_dot_executors__pb2.CompleteTasksRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_executors__pb2.CompleteTasksResponse.FromString,
+                _registered_method=True)
+        self.ReturnTasks = channel.unary_unary(
+                '/dray.v1.Scheduler/ReturnTasks',
+                request_serializer=dray_dot_v1_dot_executors__pb2.ReturnTasksRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_executors__pb2.ReturnTasksResponse.FromString,
+                _registered_method=True)
+        self.WorkerSession = channel.stream_stream(
+                '/dray.v1.Scheduler/WorkerSession',
+                request_serializer=dray_dot_v1_dot_executors__pb2.WorkerSessionRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_executors__pb2.WorkerSessionResponse.FromString,
                 _registered_method=True)
 
 
@@ -449,6 +480,48 @@ class SchedulerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RegisterWorker(self, request, context):
+        """Be a worker: say what there is to offer. A lease is an attempt on this worker.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DequeueTasks(self, request, context):
+        """Take tasks on lease; waits until there are some or the time is over.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewLeases(self, request, context):
+        """Keep leases alive, tell how far they are, hear which to stop.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompleteTasks(self, request, context):
+        """End leases with their results. Sent until it is answered; the first one counts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReturnTasks(self, request, context):
+        """Give leases back that were not begun; they are queued again at no charge.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WorkerSession(self, request_iterator, context):
+        """The whole worker protocol over one stream, for executors that want work pushed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -621,6 +694,36 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.GetHub,
                     request_deserializer=dray_dot_v1_dot_scheduler__pb2.GetHubRequest.FromString,
                     response_serializer=dray_dot_v1_dot_scheduler__pb2.GetHubResponse.SerializeToString,
+            ),
+            'RegisterWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.RegisterWorker,
+                    request_deserializer=dray_dot_v1_dot_executors__pb2.RegisterWorkerRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_executors__pb2.RegisterWorkerResponse.SerializeToString,
+            ),
+            'DequeueTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.DequeueTasks,
+                    request_deserializer=dray_dot_v1_dot_executors__pb2.DequeueTasksRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_executors__pb2.DequeueTasksResponse.SerializeToString,
+            ),
+            'RenewLeases': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewLeases,
+                    request_deserializer=dray_dot_v1_dot_executors__pb2.RenewLeasesRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_executors__pb2.RenewLeasesResponse.SerializeToString,
+            ),
+            'CompleteTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompleteTasks,
+                    request_deserializer=dray_dot_v1_dot_executors__pb2.CompleteTasksRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_executors__pb2.CompleteTasksResponse.SerializeToString,
+            ),
+            'ReturnTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReturnTasks,
+                    request_deserializer=dray_dot_v1_dot_executors__pb2.ReturnTasksRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_executors__pb2.ReturnTasksResponse.SerializeToString,
+            ),
+            'WorkerSession': grpc.stream_stream_rpc_method_handler(
+                    servicer.WorkerSession,
+                    request_deserializer=dray_dot_v1_dot_executors__pb2.WorkerSessionRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_executors__pb2.WorkerSessionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1542,6 +1645,168 @@ class Scheduler:
             '/dray.v1.Scheduler/GetHub',
             dray_dot_v1_dot_scheduler__pb2.GetHubRequest.SerializeToString,
             dray_dot_v1_dot_scheduler__pb2.GetHubResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RegisterWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.Scheduler/RegisterWorker',
+            dray_dot_v1_dot_executors__pb2.RegisterWorkerRequest.SerializeToString,
+            dray_dot_v1_dot_executors__pb2.RegisterWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DequeueTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.Scheduler/DequeueTasks',
+            dray_dot_v1_dot_executors__pb2.DequeueTasksRequest.SerializeToString,
+            dray_dot_v1_dot_executors__pb2.DequeueTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewLeases(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.Scheduler/RenewLeases',
+            dray_dot_v1_dot_executors__pb2.RenewLeasesRequest.SerializeToString,
+            dray_dot_v1_dot_executors__pb2.RenewLeasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompleteTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.Scheduler/CompleteTasks',
+            dray_dot_v1_dot_executors__pb2.CompleteTasksRequest.SerializeToString,
+            dray_dot_v1_dot_executors__pb2.CompleteTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReturnTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.Scheduler/ReturnTasks',
+            dray_dot_v1_dot_executors__pb2.ReturnTasksRequest.SerializeToString,
+            dray_dot_v1_dot_executors__pb2.ReturnTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WorkerSession(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/dray.v1.Scheduler/WorkerSession',
+            dray_dot_v1_dot_executors__pb2.WorkerSessionRequest.SerializeToString,
+            dray_dot_v1_dot_executors__pb2.WorkerSessionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -4,6 +4,7 @@ isort:skip_file
 """
 
 from collections import abc as _abc
+from dray.v1 import executors_pb2 as _executors_pb2
 from dray.v1 import scheduler_pb2 as _scheduler_pb2
 from grpc import aio as _aio
 import abc as _abc_1
@@ -101,6 +102,18 @@ class SchedulerStub:
     """Give a drained worker work again."""
     GetHub: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.GetHubRequest, _scheduler_pb2.GetHubResponse]
     """Show the hub itself."""
+    RegisterWorker: _grpc.UnaryUnaryMultiCallable[_executors_pb2.RegisterWorkerRequest, _executors_pb2.RegisterWorkerResponse]
+    """Be a worker: say what there is to offer. A lease is an attempt on this worker."""
+    DequeueTasks: _grpc.UnaryUnaryMultiCallable[_executors_pb2.DequeueTasksRequest, _executors_pb2.DequeueTasksResponse]
+    """Take tasks on lease; waits until there are some or the time is over."""
+    RenewLeases: _grpc.UnaryUnaryMultiCallable[_executors_pb2.RenewLeasesRequest, _executors_pb2.RenewLeasesResponse]
+    """Keep leases alive, tell how far they are, hear which to stop."""
+    CompleteTasks: _grpc.UnaryUnaryMultiCallable[_executors_pb2.CompleteTasksRequest, _executors_pb2.CompleteTasksResponse]
+    """End leases with their results. Sent until it is answered; the first one counts."""
+    ReturnTasks: _grpc.UnaryUnaryMultiCallable[_executors_pb2.ReturnTasksRequest, _executors_pb2.ReturnTasksResponse]
+    """Give leases back that were not begun; they are queued again at no charge."""
+    WorkerSession: _grpc.StreamStreamMultiCallable[_executors_pb2.WorkerSessionRequest, _executors_pb2.WorkerSessionResponse]
+    """The whole worker protocol over one stream, for executors that want work pushed."""
 
 @_typing.type_check_only
 class SchedulerAsyncStub(SchedulerStub):
@@ -175,6 +188,18 @@ class SchedulerAsyncStub(SchedulerStub):
     """Give a drained worker work again."""
     GetHub: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.GetHubRequest, _scheduler_pb2.GetHubResponse]  # type: ignore[assignment]
     """Show the hub itself."""
+    RegisterWorker: _aio.UnaryUnaryMultiCallable[_executors_pb2.RegisterWorkerRequest, _executors_pb2.RegisterWorkerResponse]  # type: ignore[assignment]
+    """Be a worker: say what there is to offer. A lease is an attempt on this worker."""
+    DequeueTasks: _aio.UnaryUnaryMultiCallable[_executors_pb2.DequeueTasksRequest, _executors_pb2.DequeueTasksResponse]  # type: ignore[assignment]
+    """Take tasks on lease; waits until there are some or the time is over."""
+    RenewLeases: _aio.UnaryUnaryMultiCallable[_executors_pb2.RenewLeasesRequest, _executors_pb2.RenewLeasesResponse]  # type: ignore[assignment]
+    """Keep leases alive, tell how far they are, hear which to stop."""
+    CompleteTasks: _aio.UnaryUnaryMultiCallable[_executors_pb2.CompleteTasksRequest, _executors_pb2.CompleteTasksResponse]  # type: ignore[assignment]
+    """End leases with their results. Sent until it is answered; the first one counts."""
+    ReturnTasks: _aio.UnaryUnaryMultiCallable[_executors_pb2.ReturnTasksRequest, _executors_pb2.ReturnTasksResponse]  # type: ignore[assignment]
+    """Give leases back that were not begun; they are queued again at no charge."""
+    WorkerSession: _aio.StreamStreamMultiCallable[_executors_pb2.WorkerSessionRequest, _executors_pb2.WorkerSessionResponse]  # type: ignore[assignment]
+    """The whole worker protocol over one stream, for executors that want work pushed."""
 
 class SchedulerServicer(metaclass=_abc_1.ABCMeta):
     """Jobs, their tasks, the line they stand in, the machines, and why. Every call needs `authorization: Bearer <token>`."""
@@ -450,5 +475,53 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.GetHubResponse, _abc.Awaitable[_scheduler_pb2.GetHubResponse]]:
         """Show the hub itself."""
+
+    @_abc_1.abstractmethod
+    def RegisterWorker(
+        self,
+        request: _executors_pb2.RegisterWorkerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_executors_pb2.RegisterWorkerResponse, _abc.Awaitable[_executors_pb2.RegisterWorkerResponse]]:
+        """Be a worker: say what there is to offer. A lease is an attempt on this worker."""
+
+    @_abc_1.abstractmethod
+    def DequeueTasks(
+        self,
+        request: _executors_pb2.DequeueTasksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_executors_pb2.DequeueTasksResponse, _abc.Awaitable[_executors_pb2.DequeueTasksResponse]]:
+        """Take tasks on lease; waits until there are some or the time is over."""
+
+    @_abc_1.abstractmethod
+    def RenewLeases(
+        self,
+        request: _executors_pb2.RenewLeasesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_executors_pb2.RenewLeasesResponse, _abc.Awaitable[_executors_pb2.RenewLeasesResponse]]:
+        """Keep leases alive, tell how far they are, hear which to stop."""
+
+    @_abc_1.abstractmethod
+    def CompleteTasks(
+        self,
+        request: _executors_pb2.CompleteTasksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_executors_pb2.CompleteTasksResponse, _abc.Awaitable[_executors_pb2.CompleteTasksResponse]]:
+        """End leases with their results. Sent until it is answered; the first one counts."""
+
+    @_abc_1.abstractmethod
+    def ReturnTasks(
+        self,
+        request: _executors_pb2.ReturnTasksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_executors_pb2.ReturnTasksResponse, _abc.Awaitable[_executors_pb2.ReturnTasksResponse]]:
+        """Give leases back that were not begun; they are queued again at no charge."""
+
+    @_abc_1.abstractmethod
+    def WorkerSession(
+        self,
+        request_iterator: _MaybeAsyncIterator[_executors_pb2.WorkerSessionRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_executors_pb2.WorkerSessionResponse], _abc.AsyncIterator[_executors_pb2.WorkerSessionResponse]]:
+        """The whole worker protocol over one stream, for executors that want work pushed."""
 
 def add_SchedulerServicer_to_server(servicer: SchedulerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -80,7 +80,7 @@ class CallAnswers:
             job = found if is_worker and found is not None else owned(caller, found, job_id)
             place = _place(job, index)
             if not job.calls:
-                raise NotFound(f"job {job.id} runs a command: it leaves output (`dray logs`), no value")
+                return self._left_by(job, place)
             call = self._reader.call(job, place)
             if not call.task.state.final:
                 raise Conflict(f"call {place} of job {job.id} has not ended: it is {call.task.state}")
@@ -90,6 +90,14 @@ class CallAnswers:
             return Value(call.row.state, call.row.value)
 
         return await self._engine.read(look, job_row(job_id))
+
+    def _left_by(self, job: Job, index: int) -> Value:
+        """What a task that runs a command left: a worker may give a few bytes with its result."""
+        task = self._rows.task(job.id, index)
+        attempt = self._rows.attempt(task.last_uid) if task is not None and task.last_uid else None
+        if attempt is None or task is None or not attempt.value:
+            raise NotFound(f"job {job.id} runs a command: it leaves output (`dray logs`), and no value here")
+        return Value(task.state.value, attempt.value)
 
     def _find(self, caller: Caller, job_id: str) -> Job:
         job = owned(caller, self._rows.job(job_id), job_id)

@@ -37,6 +37,14 @@ class Gathering(Generic[T]):
         elif self._fault is None:
             self._add(item)
 
+    async def put(self, item: T) -> None:
+        """Add something, and wait while much is held."""
+        if self._fault is None:
+            self._add(item)
+        while self._is_full and self._fault is None:
+            self._room.clear()
+            await self._room.wait()
+
     def end(self) -> None:
         """There will be no more."""
         self._ended = True
@@ -55,10 +63,7 @@ class Gathering(Generic[T]):
             async for item in source:
                 if item is None:
                     continue
-                self._add(item)
-                while self._is_full and self._fault is None:
-                    self._room.clear()
-                    await self._room.wait()
+                await self.put(item)
         except Exception as fault:  # noqa: BLE001 - raised again by `lists`, in the task that answers
             self.fail(fault)
         finally:

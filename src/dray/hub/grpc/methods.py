@@ -39,6 +39,13 @@ from dray.hub.grpc.asking import (
     write_token,
     wrong,
 )
+from dray.hub.grpc.executors import (
+    read_complete,
+    read_dequeue,
+    read_register,
+    read_renew,
+    read_return,
+)
 from dray.hub.grpc.spelling import read_struct
 from dray.hub.operations import asks
 from dray.hub.operations.operation import Operation
@@ -285,4 +292,9 @@ METHODS: tuple[Method, ...] = (
     _row("DrainWorker", "drain_worker", _read_drain, _under("worker"), about=_WORKER),
     _row("ResumeWorker", "resume_worker", _named("worker"), _under("worker"), about=_WORKER),
     _row("GetHub", "show_hub", _nothing, _under("hub")),
+    _row("RegisterWorker", "register_worker", read_register, _same),
+    _row("DequeueTasks", "lease_tasks", read_dequeue, _same, waits="wait_s"),
+    _row("RenewLeases", "renew_leases", read_renew, _same),
+    _row("CompleteTasks", "complete_leases", read_complete, _same),
+    _row("ReturnTasks", "return_leases", read_return, _same),
 )  # fmt: skip

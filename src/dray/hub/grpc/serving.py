@@ -163,7 +163,9 @@ class GrpcApi:
         """Wait for an answer that may take its time; a hub that stops meanwhile answers what it knows."""
         desk = self._around.desk
         ask = msgspec.structs.replace(ask, **{row.waits: wait_s})
-        waiting = row.operation.handler(desk, caller, ask)
+        waiting = asyncio.ensure_future(row.operation.handler(desk, caller, ask))
+        # One that is given up as the hub stops may have failed for the same reason.
+        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
         found = await self._api.streams.wait_for(_never, waiting, caller.token_id)
         if found is not None:
             return found

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple
 
 from dray.core.model.ids import is_id
-from dray.errors import DrayError, InvalidInput, NotReady, Unauthenticated
+from dray.errors import DrayError, InvalidInput, NotReady, SessionEnded, Unauthenticated
 from dray.hub.access.caller import Caller
 from dray.hub.access.tokens import Tokens
 from dray.hub.answers.service import Document, LogRequest
@@ -24,6 +24,7 @@ from dray.hub.http.view_calls import EVENT_ID
 from dray.hub.operations import asks
 from dray.hub.operations.operation import Desk, Operation
 from dray.hub.operations.table import OPERATIONS
+from dray.hub.workers.sessions import Sessions
 from dray.wire.messages import client as wire
 
 MAX_WATCHED = 1000
@@ -35,8 +36,8 @@ STREAMS_OF_LOGS = ("stdout", "stderr", "both")
 class Surroundings:
     """What streams work with, and which are open."""
 
-    def __init__(self, desk: Desk, tokens: Tokens) -> None:
-        self.desk, self._tokens = desk, tokens
+    def __init__(self, desk: Desk, tokens: Tokens, sessions: Sessions) -> None:
+        self.desk, self._tokens, self.sessions = desk, tokens, sessions
         self._open: set[Gathering[Any]] = set()
 
     def close(self) -> None:
@@ -262,9 +263,54 @@ async def _submit_stream(
         await asyncio.wait([reading, *going])
 
 
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+GOODBYE, BROKEN = 1000, 1006
+
+
+async def _worker_session(
+    around: Surroundings, caller: Caller, requests: AsyncIterator[Any]
+) -> AsyncIterator[Any]:
+    """The worker protocol itself, frame by frame; whoever ends his side says goodbye."""
+    gathering: Gathering[bytes] = Gathering(len)
+    sessions, code = around.sessions, BROKEN
+
+    async def send(message: Any) -> None:
+        if message["type"] == "websocket.send":
+            await gathering.put(message["bytes"])
+        else:
+            gathering.fail(SessionEnded(f"the session was closed: {message['reason'] or message['code']}"))
+
+    session = sessions.begin_sent(caller, send)
+
+    async def read() -> None:
+        nonlocal code
+        try:
+            async for request in requests:
+                if session.closing is None and not sessions.take(session, request.envelope):
+                    await sessions.take_slowly(session, request.envelope)
+            code = GOODBYE
+            gathering.end()
+        except Exception as fault:  # noqa: BLE001 - raised again in the task that answers
+            gathering.fail(fault)
+
+    going = [asyncio.ensure_future(session.pump()), asyncio.ensure_future(read())]
+    try:
+        with around.kept(caller, gathering):
+            async for frames in gathering.lists():
+                for frame in frames:
+                    yield {"envelope": frame}
+    finally:
+        for one in going:
+            one.cancel()
+        await asyncio.wait(going)
+        sessions.leave([(session, code)])
+
+
 STREAMS: tuple[StreamMethod, ...] = (
     StreamMethod("SubmitStream", OPERATIONS["submit_columns"], _submit_stream, takes_many=True),
     StreamMethod("WatchJobs", OPERATIONS["watch_jobs"], _watch_jobs),
     StreamMethod("WatchEvents", OPERATIONS["stream_events"], _watch_events),
     StreamMethod("ReadLogs", OPERATIONS["read_logs"], _read_logs),
+    StreamMethod("WorkerSession", OPERATIONS["register_worker"], _worker_session, takes_many=True),
 )

@@ -24,6 +24,7 @@ from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations.batches import Batches
 from dray.hub.pages.sign_in import SignIn
 from dray.hub.views.views import Views
+from dray.hub.workers.leases import Leases
 from dray.hub.workers.owners import Owners
 from dray.hub.workloads.answers import Wanted as WantedWorkloads
 
@@ -34,6 +35,7 @@ SUBMIT = ("submit",)
 # And a task that uses a service may find it.
 REACH = (*READ, "use")
 ADMIN = ("admin",)
+WORKER = ("worker",)
 ANY = ("read", "submit", "worker")
 
 
@@ -118,6 +120,7 @@ class Desk(NamedTuple):
     views: Views | None = None
     sign_in: SignIn | None = None
     workloads: Workloads | None = None
+    leases: Leases | None = None
 
 
 class Session(Protocol):

@@ -1,4 +1,6 @@
-"""Operations of those who stay connected: submits in columns, many jobs at once, watches, calls and their results."""
+"""Operations of those who stay connected: submits in columns, many jobs at once, watches, calls and results; and of
+workers that ask for their tasks.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,10 @@ from dray.errors import Conflict, NoSpace
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import Document
 from dray.hub.operations import asks
-from dray.hub.operations.operation import READ, SUBMIT, Desk, Operation, Session
+from dray.hub.operations.operation import READ, SUBMIT, WORKER, Desk, Operation, Session
 from dray.hub.operations.values import values_of
+from dray.hub.workers import leases as leasing
+from dray.hub.workers.leases import Leases
 from dray.wire.messages import client as wire
 
 
@@ -26,6 +30,11 @@ async def unwatch_jobs(desk: Desk, session: Session, ask: wire.Unwatch) -> Docum
 
 async def ping(desk: Desk, caller: Caller, ask: wire.Ping) -> Document:
     return {**await desk.service.hub(caller), "user": caller.user}
+
+
+def _leases(desk: Desk) -> Leases:
+    assert desk.leases is not None  # every hub that serves workers has them
+    return desk.leases
 
 
 SESSIONS = (
@@ -49,4 +58,16 @@ SESSIONS = (
               lambda desk, caller, ask: values_of(desk).batches.values(caller, ask.id, ask.first, ask.limit),
               weight=0.2, paged=True),
     Operation("ping", "Ask for a sign of life", READ, wire.Ping, Document, ping),
+)  # fmt: skip
+LEASES = (
+    Operation("register_worker", "Be a worker that asks for its tasks", WORKER, leasing.RegisterLeasing, Document,
+              lambda desk, caller, ask: _leases(desk).register(caller, ask), repeat="same"),
+    Operation("lease_tasks", "Take tasks on lease", WORKER, leasing.Dequeue, Document,
+              lambda desk, caller, ask: _leases(desk).dequeue(caller, ask), repeat="anew"),
+    Operation("renew_leases", "Keep leases alive, and hear which to stop", WORKER, leasing.Renew, Document,
+              lambda desk, caller, ask: _leases(desk).renew(caller, ask), repeat="same"),
+    Operation("complete_leases", "End leases with their results", WORKER, leasing.Complete, Document,
+              lambda desk, caller, ask: _leases(desk).complete(caller, ask), repeat="same"),
+    Operation("return_leases", "Give leases back that were not begun", WORKER, leasing.GiveBack, Document,
+              lambda desk, caller, ask: _leases(desk).give_back(caller, ask), repeat="same"),
 )  # fmt: skip

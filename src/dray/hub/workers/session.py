@@ -35,10 +35,11 @@ class Limits:
         queue_bytes: int,
         workers: int = 20_000,
         epoch_jump: int = 4096,
+        heartbeat_s: float = 10.0,
     ) -> None:
         self.text_bytes, self.binary_bytes = text_bytes, binary_bytes
         self.queue_messages, self.queue_bytes = queue_messages, queue_bytes
-        self.workers, self.epoch_jump = workers, epoch_jump
+        self.workers, self.epoch_jump, self.heartbeat_s = workers, epoch_jump, heartbeat_s
 
 
 class Frames(Protocol):

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from dray.core.lifecycle.state.events import Clock, SessionClosed, WorkerLeft
 from dray.core.lifecycle.state.state import State
@@ -38,7 +38,7 @@ from dray.hub.workers.session import (
     Session,
     SocketSession,
 )
-from dray.wire.messages.codec import Envelope, message
+from dray.wire.messages.codec import Codec, Envelope, message
 from dray.wire.messages.worker import (
     MAX_OFFER_BYTES,
     QUESTIONS,
@@ -59,6 +59,7 @@ BAD_IN_A_ROW = 10
 GOODBYE_S = 2.0
 # A frame may hold a million messages: others get their turn, and the outbox its bound, after so many of them.
 FRAME_SLICE = 64
+AnySession = TypeVar("AnySession", bound=Session)
 logger = logging.getLogger("dray.hub.workers.sessions")
 
 
@@ -80,7 +81,7 @@ class Sessions:
         self._behind, self._began = behind, store.position()
         self._engine, self._store, self._rows = engine, store, rows
         self.outputs, self._questions = outputs, questions
-        self._limits, self._hold, self._owners = limits, tokens.hold, owners
+        self.limits, self._hold, self._owners = limits, tokens.hold, owners
         self._accounts, self._users = tokens.accounts, tokens.users
         self.codecs = {True: worker_codec(True), False: worker_codec(False)}
         self._numbers = self._first_epoch = 0
@@ -95,11 +96,8 @@ class Sessions:
         await receive()
         chosen = next((name for name in offered if name in (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON)), None)
         await send({"type": "websocket.accept", "subprotocol": chosen})
-        self._numbers += 1
         frames: Frames | None = (scope.get("extensions") or {}).get(EXTENSION)
-        codec = self.codecs[chosen == SUBPROTOCOL_MSGPACK]
-        session = SocketSession(self._numbers, caller, codec, send, self._limits, self.departures, frames)
-        self.open[session.number] = session
+        session = self.begin_sent(caller, send, chosen == SUBPROTOCOL_MSGPACK, frames)
         pump = asyncio.create_task(session.pump())
         if offered and chosen is None:
             session.close(
@@ -115,6 +113,22 @@ class Sessions:
             if not pump.done():
                 pump.cancel()
         self._report_end([(session, code)])
+
+    def begin(self, make: Callable[[int, Codec], AnySession]) -> AnySession:
+        """Open a session of somebody whose words come in msgpack, by whichever way; `leave` ends it."""
+        self._numbers += 1
+        session = make(self._numbers, self.codecs[True])
+        self.open[session.number] = session
+        return session
+
+    def begin_sent(
+        self, caller: Caller, send: Send, binary: bool = True, frames: Frames | None = None
+    ) -> SocketSession:
+        """Open a session of somebody to whom frames are sent; its pump is to be run beside it."""
+        codec = self.codecs[binary]
+        return self.begin(
+            lambda number, _: SocketSession(number, caller, codec, send, self.limits, self.departures, frames)
+        )
 
     def count_near(self) -> int:
         """How many are connected to this very hub."""
@@ -175,7 +189,7 @@ class Sessions:
         """Take a frame in one step where nothing stands in its way; what is odd about one the long way says."""
         if session.reading or session.closing is not None or not session.codec.binary:
             return False
-        if len(frame) > self._limits.binary_bytes or self._engine().is_full:
+        if len(frame) > self.limits.binary_bytes or self._engine().is_full:
             return False
         if session.prints and self.outputs.is_full:
             return False
@@ -206,7 +220,7 @@ class Sessions:
     async def _frame(self, session: Session, frame: bytes | str) -> None:
         """Take one frame, message by message, until it or the session ends."""
         binary = isinstance(frame, bytes)
-        most = self._limits.binary_bytes if binary else self._limits.text_bytes
+        most = self.limits.binary_bytes if binary else self.limits.text_bytes
         if len(frame) > most or (not binary and len(frame.encode()) > most):  # type: ignore[union-attr]  # text here
             session.close(BAD_INPUT, f"a frame of {len(frame)} bytes is over the limit of {most}")
             return
@@ -330,7 +344,7 @@ class Sessions:
         session.notes = self._accounts.tell_worker(said, users)
         session.name(body.id, tuple(body.features or ()))
         engine, number, caller, owners = self._engine(), session.number, session.caller, self._owners
-        most = self._limits.workers
+        most = self.limits.workers
 
         def decide(state: State, clock: Clock) -> Decision:
             if fault := owners.fault(state, caller, body.id):
@@ -358,13 +372,13 @@ class Sessions:
         """
         if not self._first_epoch:
             self._first_epoch = self._store.epoch
-        most = max(self._first_epoch + self._limits.epoch_jump, self._store.epoch)
+        most = max(self._first_epoch + self.limits.epoch_jump, self._store.epoch)
         if body.max_epoch_seen <= most:
             return
         logger.error(
             "alarm: worker %s says it has seen epoch %d and this hub began with %d: refused, since a restored backup "
             "does not explain more than %d starts (setting max_epoch_jump)",
-            *(body.id, body.max_epoch_seen, self._first_epoch, self._limits.epoch_jump),
+            *(body.id, body.max_epoch_seen, self._first_epoch, self.limits.epoch_jump),
         )
         raise InvalidInput(
             f"register: max_epoch_seen {body.max_epoch_seen} is further than this hub may be raised, {most}: restore a "
@@ -374,7 +388,7 @@ class Sessions:
     def _check_room(self, worker_id: str) -> None:
         """Refuse a new id where the hub knows as many workers as it may and none of them can be forgotten."""
         state = self._engine().state
-        if worker_id in state.workers or len(state.workers) < self._limits.workers:
+        if worker_id in state.workers or len(state.workers) < self.limits.workers:
             return
         if not inbound.forgettable(state):
             logger.error(
