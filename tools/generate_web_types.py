@@ -1,7 +1,6 @@
 """Write the documents of the HTTP API as TypeScript types, for the dashboard.
 
-From the same document that the hub serves. Fields of answers are all there, so the page need not ask; of what is sent
-those with a default may be left out.
+From the same document that the hub serves. What has a default may be left out, of answers too.
 """
 
 from __future__ import annotations
@@ -51,11 +50,10 @@ def _spell(schema: dict[str, Any]) -> str:
 def _declare(name: str, schema: dict[str, Any]) -> str:
     if schema.get("type") != "object" or "properties" not in schema:
         return f"export type {name} = {_spell(schema)};\n"
-    asked = schema.get("additionalProperties") is False
     required = schema.get("required", [])
     lines = [f"export interface {name} {{"]
     for field, inner in schema["properties"].items():
-        mark = "?" if asked and field not in required else ""
+        mark = "" if field in required else "?"
         plain = field if field.isidentifier() else f'"{field}"'
         lines.append(f"  {plain}{mark}: {_spell(inner)};")
     return "\n".join([*lines, "}", ""])

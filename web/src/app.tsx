@@ -5,14 +5,19 @@ import { Changes } from "./changes.tsx";
 import { ask, reach, recall } from "./hub.ts";
 import { help, Keys } from "./keys.tsx";
 import { Cluster } from "./pages/cluster.tsx";
+import { Failures } from "./pages/failures.tsx";
 import { Job } from "./pages/job.tsx";
 import { Jobs } from "./pages/jobs.tsx";
 import { Queue, Queues } from "./pages/queues.tsx";
 import { Service, Services } from "./pages/services.tsx";
 import { SignIn } from "./pages/sign_in.tsx";
+import { Site } from "./pages/site.tsx";
+import { Submit } from "./pages/submit.tsx";
+import { Template, Templates } from "./pages/templates.tsx";
+import { WhatIf } from "./pages/whatif.tsx";
 import { Worker } from "./pages/worker.tsx";
 import { path } from "./route.ts";
-import { forget, outdated, signIn, user, who } from "./session.ts";
+import { forget, may, outdated, signIn, user, who } from "./session.ts";
 import { choose, theme } from "./theme.ts";
 import { Empty } from "./ui.tsx";
 
@@ -20,7 +25,11 @@ const PLACES: [string, string][] = [
   ["/", "Cluster"],
   ["/jobs", "Jobs"],
   ["/queues", "Queues"],
+  ["/failures", "Failures"],
   ["/services", "Services"],
+  ["/submit", "Submit"],
+  ["/whatif", "What if"],
+  ["/hub", "Hub"],
 ];
 
 function Page() {
@@ -30,11 +39,22 @@ function Page() {
   if (at === "/jobs") return <Jobs />;
   if (at === "/queues") return <Queues />;
   if (at === "/services") return <Services />;
+  if (at === "/failures") return <Failures />;
+  if (at === "/whatif") return <WhatIf />;
+  if (at === "/submit") return <Submit />;
+  if (at === "/templates") return <Templates />;
+  if (at === "/hub") return <Site />;
+  if (first === "templates") return <Template key={second} name={second} />;
   if (first === "jobs") return <Job key={second} id={second} />;
   if (first === "workers") return <Worker key={second} id={second} />;
   if (first === "queues") return <Queue key={second} name={second} />;
   if (first === "services") return <Service key={second} name={second} />;
-  return <Empty>There is no page at this address.</Empty>;
+  return (
+    <>
+      <h1>Nothing here</h1>
+      <Empty>There is no page at this address.</Empty>
+    </>
+  );
 }
 
 // A code from `dray ui` comes behind the #, which browsers send nowhere; it leaves the address before it is used.
@@ -88,7 +108,7 @@ function Header() {
       </a>
       {signedIn ? (
         <nav aria-label="Pages">
-          {PLACES.map(([to, name]) => (
+          {PLACES.filter(([to]) => to !== "/hub" || may("admin")).map(([to, name]) => (
             <a key={to} href={`/ui${to}`} aria-current={isAt(to) ? "page" : undefined}>
               {name}
             </a>

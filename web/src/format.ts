@@ -1,7 +1,10 @@
 // Numbers, spans and times as people read them. Pure: the time that it is comes in.
 
-export function span(seconds: number): string {
-  const s = Math.max(0, Math.round(seconds));
+// What an answer leaves out is nothing.
+type Maybe = number | null | undefined;
+
+export function span(seconds: Maybe): string {
+  const s = Math.max(0, Math.round(seconds ?? 0));
   if (s < 60) return `${s} s`;
   if (s < 3600) return `${Math.floor(s / 60)} min`;
   if (s < 86400) {
@@ -18,11 +21,13 @@ export function ago(at: string | null | undefined, nowMs: number): string {
   return seconds < -1 ? `in ${span(-seconds)}` : seconds < 5 ? "just now" : `${span(seconds)} ago`;
 }
 
-export function count(value: number): string {
+export function count(given: Maybe): string {
+  const value = given ?? 0;
   return Math.abs(value) < 10000 ? String(value) : value.toLocaleString("en-US");
 }
 
-export function bytes(value: number): string {
+export function bytes(given: Maybe): string {
+  const value = given ?? 0;
   if (value < 1024) return `${value} B`;
   const units = ["KiB", "MiB", "GiB", "TiB", "PiB"];
   let shown = value / 1024;
@@ -34,18 +39,18 @@ export function bytes(value: number): string {
   return `${shown < 10 ? shown.toFixed(1) : Math.round(shown)} ${units[unit]}`;
 }
 
-export function many(value: number, one: string, more = `${one}s`): string {
+export function many(value: Maybe, one: string, more = `${one}s`): string {
   return `${count(value)} ${value === 1 ? one : more}`;
 }
 
-export function percent(part: number, whole: number): string {
-  return whole > 0 ? `${Math.round((100 * part) / whole)} %` : "–";
+export function percent(part: Maybe, whole: Maybe): string {
+  return whole ? `${Math.round((100 * (part ?? 0)) / whole)} %` : "–";
 }
 
 // "7 s", "12 min", or both ends of an estimate.
-export function within(p50: number | null, p90: number | null): string {
-  if (p50 === null) return "";
-  return p90 !== null && p90 > p50 * 1.1 ? `~${span(p50)}, p90 ${span(p90)}` : `~${span(p50)}`;
+export function within(p50: Maybe, p90: Maybe): string {
+  if (p50 === null || p50 === undefined) return "";
+  return p90 && p90 > p50 * 1.1 ? `~${span(p50)}, p90 ${span(p90)}` : `~${span(p50)}`;
 }
 
 // A command as one line that a shell would read the same way.

@@ -57,7 +57,7 @@ export async function signIn(given: { token?: string; code?: string }): Promise<
   const document = await answer.json();
   if (!answer.ok) return document?.error?.message ?? `the hub answered ${answer.status}`;
   const session = document as NewSession;
-  window.localStorage.setItem(KEPT, session.half);
+  window.localStorage.setItem(KEPT, session.half ?? "");
   learn(session);
   return "";
 }

@@ -132,7 +132,7 @@ export type Column<Row> = {
 export function Table<Row>(props: {
   caption: string;
   columns: Column<Row>[];
-  rows: Row[];
+  rows: Row[] | undefined;
   id: (row: Row) => string;
   link?: (row: Row) => string;
 }) {
@@ -149,7 +149,7 @@ export function Table<Row>(props: {
         </tr>
       </thead>
       <tbody>
-        {props.rows.map((row) => (
+        {(props.rows ?? []).map((row) => (
           <tr key={props.id(row)} data-row={props.link?.(row)}>
             {props.columns.map((column) => (
               <td
@@ -168,7 +168,7 @@ export function Table<Row>(props: {
 }
 
 // A share of a whole, as a bar that also says it.
-export function Bar({ part, whole, label }: { part: number; whole: number; label: string }) {
+export function Bar({ part = 0, whole, label }: { part: number | undefined; whole: number; label: string }) {
   return (
     <span class="bar">
       <meter min={0} max={Math.max(whole, 1)} value={part} aria-label={label} />

@@ -49,10 +49,10 @@ function Whole({ job }: { job: JobDocument }) {
           ["submitted", <Time at={job.submitted_at} />],
           ["ran", lasted(job)],
           ["worker", job.worker ? <a href={`/ui/workers/${job.worker}`}>{job.worker}</a> : ""],
-          ["after", job.after.join(", ")],
+          ["after", (job.after ?? []).join(", ")],
           [
             "labels",
-            Object.entries(job.labels)
+            Object.entries(job.labels ?? {})
               .map(([key, value]) => `${key}=${value}`)
               .join(", "),
           ],
@@ -137,7 +137,7 @@ function Counts({ job }: { job: JobDocument }) {
   return (
     <div
       class="mosaic"
-      role="img"
+      role="group"
       aria-label={ORDER.filter((s) => tasks[s])
         .map((s) => `${tasks[s]} ${s}`)
         .join(", ")}
@@ -146,7 +146,7 @@ function Counts({ job }: { job: JobDocument }) {
         <a
           key={state}
           class={`part part-${state}`}
-          style={{ flexGrow: Math.max(tasks[state] / tasks.total, 0.02) }}
+          style={{ flexGrow: Math.max((tasks[state] ?? 0) / tasks.total, 0.02) }}
           href={`/ui/jobs/${job.id}?tab=tasks&state=${state}`}
         >
           {count(tasks[state])} {state.replace("_", " ")}
@@ -161,7 +161,7 @@ const ATTEMPTS: Column<AttemptDocument>[] = [
   { name: "Task", of: (one) => one.task_id, wide: true },
   { name: "Attempt", of: (one) => one.no, right: true },
   { name: "Worker", of: (one) => <a href={`/ui/workers/${one.worker}`}>{one.worker}</a> },
-  { name: "Cards", of: (one) => one.devices.join(" ") },
+  { name: "Cards", of: (one) => (one.devices ?? []).join(" ") },
   { name: "Started", of: (one) => <Time at={one.started_at} /> },
   { name: "Ended", of: (one) => <Time at={one.ended_at} /> },
   {
@@ -192,9 +192,9 @@ function Tasks({ job }: { job: JobDocument }) {
       <Shown of={listed}>
         {(found) => {
           const rows = found.tasks.flatMap((task) =>
-            task.attempts.length ? [...task.attempts].reverse() : [],
+            task.attempts?.length ? [...task.attempts].reverse() : [],
           );
-          const idle = found.tasks.length - found.tasks.filter((task) => task.attempts.length).length;
+          const idle = found.tasks.length - found.tasks.filter((task) => task.attempts?.length).length;
           return (
             <>
               {rows.length ? (
@@ -208,7 +208,7 @@ function Tasks({ job }: { job: JobDocument }) {
               {idle ? <p class="faint">{many(idle, "task")} of this page started nothing yet.</p> : null}
               {found.tasks.length ? null : <Empty>No task is like that.</Empty>}
               {found.next_cursor ? (
-                <button type="button" onClick={() => tune({ cursor: found.next_cursor })}>
+                <button type="button" onClick={() => tune({ cursor: found.next_cursor ?? null })}>
                   More
                 </button>
               ) : null}
@@ -243,7 +243,7 @@ function Events({ id }: { id: string }) {
 }
 
 function Spec({ job }: { job: JobDocument }) {
-  const command = Array.isArray(job.spec.command) ? (job.spec.command as string[]) : [];
+  const command = Array.isArray(job.spec?.command) ? (job.spec?.command as string[]) : [];
   return (
     <section class="stack">
       {command.length ? <Command text={shellLine(command.map(String))} /> : null}
@@ -256,7 +256,7 @@ function Spec({ job }: { job: JobDocument }) {
 }
 
 function Load({ job }: { job: JobDocument }) {
-  const rows = job.attempts.filter((one) => one.usage);
+  const rows = (job.attempts ?? []).filter((one) => one.usage);
   if (!rows.length) {
     return <Empty>What its tasks use is told when an attempt ends, or while its worker measures it.</Empty>;
   }
@@ -314,7 +314,8 @@ function Receipts({ id }: { id: string }) {
               { name: "Rule", of: (one) => one.rule },
               {
                 name: "Stopped",
-                of: (one) => one.victims.map((victim) => victim.task_id ?? "somebody else's").join(", "),
+                of: (one) =>
+                  (one.victims ?? []).map((victim) => victim.task_id ?? "somebody else's").join(", "),
                 wide: true,
               },
               { name: "Lost", of: (one) => span(one.lost_s), right: true },

@@ -1,11 +1,13 @@
+import { type Signal, useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import type { JobDocument, JobList } from "../api.d.ts";
+import type { JobCounts, JobDocument, JobList } from "../api.d.ts";
+import { act, propose } from "../changes.tsx";
 import { count, many, span, within } from "../format.ts";
 import { useAsked } from "../hub.ts";
 import { look } from "../live.ts";
 import { param, query, tune } from "../route.ts";
 import { may, now, user } from "../session.ts";
-import { type Column, Empty, Fault, Lead, Shown, State, Table, Time } from "../ui.tsx";
+import { type Column, Empty, Fault, Lead, State, Table, Time } from "../ui.tsx";
 
 const STATES = ["pending", "running", "succeeded", "failed", "killed", "unschedulable", "worker_failed"];
 
@@ -15,7 +17,7 @@ export function lasted(job: JobDocument): string {
   return span((end - Date.parse(job.started_at)) / 1000);
 }
 
-export function asks(spec: Record<string, unknown>): string {
+export function asks(spec: Record<string, unknown> = {}): string {
   const said: string[] = [];
   const cards = Number(spec.gpu_count ?? 0);
   if (cards) said.push(`${cards} × ${String(spec.gpu_type || "GPU")}`);
@@ -51,7 +53,55 @@ const COLUMNS: Column<JobDocument>[] = [
   { name: "Where, or why", of: (job) => where(job), wide: true },
 ];
 
+// Ticked rows, by their ids; what is done to them is asked of the hub as one.
+function ticks(chosen: Signal<string[]>): Column<JobDocument> {
+  return {
+    name: "Tick",
+    of: (job) => (
+      <input
+        type="checkbox"
+        aria-label={`Tick ${job.name || job.id}`}
+        checked={chosen.value.includes(job.id)}
+        onChange={(event) => {
+          const others = chosen.value.filter((id) => id !== job.id);
+          chosen.value = event.currentTarget.checked ? [...others, job.id] : others;
+        }}
+      />
+    ),
+  };
+}
+
+function Ticked({ chosen }: { chosen: Signal<string[]> }) {
+  if (!chosen.value.length) return null;
+  return (
+    <div class="buttons ticked" role="toolbar" aria-label="What to do with the ticked jobs">
+      <span>{many(chosen.value.length, "job")} ticked</span>
+      {(["hold", "release", "requeue", "cancel"] as const).map((action) => (
+        <button
+          key={action}
+          type="button"
+          class={action === "cancel" ? "grave" : ""}
+          data-key={action === "cancel" ? "c" : undefined}
+          onClick={() => propose(act(action, chosen.value))}
+        >
+          {action}
+        </button>
+      ))}
+      <button
+        type="button"
+        class="plain"
+        onClick={() => {
+          chosen.value = [];
+        }}
+      >
+        none
+      </button>
+    </div>
+  );
+}
+
 export function Jobs() {
+  const chosen = useSignal<string[]>([]);
   useEffect(() => look(["jobs"]), []);
   const given = query.value;
   const mine = given.has("user") ? given.get("user") : "";
@@ -75,14 +125,15 @@ export function Jobs() {
           </a>
         ) : null}
       </header>
-      <Shown of={listed}>{(found) => <Summary of={found} />}</Shown>
+      <Summary />
       <Filters />
+      <Ticked chosen={chosen} />
       {listed.fault && listed.found ? <Fault of={listed.fault} /> : null}
       {listed.found?.jobs.length === 0 ? <Nothing /> : null}
       {listed.found?.jobs.length ? (
         <Table
           caption="Jobs, newest first"
-          columns={COLUMNS}
+          columns={may("submit") ? [ticks(chosen), ...COLUMNS] : COLUMNS}
           rows={listed.found.jobs}
           id={(job) => job.id}
           link={(job) => `/jobs/${job.id}`}
@@ -104,24 +155,10 @@ export function Jobs() {
   );
 }
 
-function Summary({ of }: { of: JobList }) {
-  const by = (state: string) => of.jobs.filter((job) => job.state === state);
-  const waiting = by("pending");
-  const next = waiting
-    .map((job) => job.estimate?.p50_s)
-    .filter((wait): wait is number => typeof wait === "number")
-    .sort((a, b) => a - b)[0];
-  const failed = by("failed").length + by("worker_failed").length;
-  const said = [
-    `${count(by("running").length)} run`,
-    `${count(waiting.length)} wait${next === undefined ? "" : ` (next in ~${span(next)})`}`,
-    ...(failed ? [`${count(failed)} failed`] : []),
-  ];
-  const all =
-    of.total === null || of.total <= of.jobs.length
-      ? ""
-      : ` Of the newest ${of.jobs.length} of ${count(of.total)}.`;
-  return <Lead>{`${said.join(", ")}.${all}`}</Lead>;
+// In the hub's words, of all that there are and not of this page alone.
+function Summary() {
+  const counted = useAsked<JobCounts>("/jobs:counts", { user: param("user"), queue: param("queue") });
+  return <Lead>{counted.found?.headline ?? " "}</Lead>;
 }
 
 function Filters() {

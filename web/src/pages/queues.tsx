@@ -15,8 +15,8 @@ export function Queues() {
       <h1>Queues and people</h1>
       <Shown of={queues}>
         {(found) => {
-          const waiting = found.queues.reduce((sum, one) => sum + one.waiting, 0);
-          const running = found.queues.reduce((sum, one) => sum + one.running, 0);
+          const waiting = found.queues.reduce((sum, one) => sum + (one.waiting ?? 0), 0);
+          const running = found.queues.reduce((sum, one) => sum + (one.running ?? 0), 0);
           const longest = [...found.queues].sort(
             (a, b) => (b.oldest_wait_s ?? 0) - (a.oldest_wait_s ?? 0),
           )[0];
@@ -60,16 +60,22 @@ export function Queues() {
                   { name: "Wait", of: (one) => count(one.waiting), right: true },
                   {
                     name: "Oldest",
-                    of: (one) => (one.oldest_wait_s === null ? "" : span(one.oldest_wait_s)),
+                    of: (one) => ((one.oldest_wait_s ?? null) === null ? "" : span(one.oldest_wait_s)),
                     right: true,
                   },
                   {
                     name: "Wait, p50 / p90",
                     of: (one) =>
-                      one.wait_p50_s === null ? "" : `${span(one.wait_p50_s)} / ${span(one.wait_p90_s ?? 0)}`,
+                      (one.wait_p50_s ?? null) === null
+                        ? ""
+                        : `${span(one.wait_p50_s)} / ${span(one.wait_p90_s ?? 0)}`,
                     right: true,
                   },
-                  { name: "Starts a minute", of: (one) => one.starts_per_min_5m.toFixed(1), right: true },
+                  {
+                    name: "Starts a minute",
+                    of: (one) => (one.starts_per_min_5m ?? 0).toFixed(1),
+                    right: true,
+                  },
                 ]}
               />
             </>
@@ -157,7 +163,7 @@ function Quotas() {
                 {
                   name: "GPUs",
                   of: (one) =>
-                    one.gpus_limit === null ? (
+                    !one.gpus_limit ? (
                       count(one.gpus_held)
                     ) : (
                       <Bar
@@ -170,7 +176,7 @@ function Quotas() {
                 {
                   name: "GPU-hours",
                   of: (one) =>
-                    one.gpu_hours_used === null
+                    typeof one.gpu_hours_used !== "number"
                       ? ""
                       : `${one.gpu_hours_used.toFixed(1)}${one.gpu_hours_hard ? ` of ${one.gpu_hours_hard} (${percent(one.gpu_hours_used, one.gpu_hours_hard)})` : ""}`,
                   right: true,
@@ -178,7 +184,7 @@ function Quotas() {
                 {
                   name: "Tasks",
                   of: (one) =>
-                    `${count(one.running)}${one.tasks_limit === null ? "" : ` of ${count(one.tasks_limit)}`}`,
+                    `${count(one.running)}${(one.tasks_limit ?? null) === null ? "" : ` of ${count(one.tasks_limit)}`}`,
                   right: true,
                 },
                 { name: "Standing", of: (one) => one.standing },
@@ -212,13 +218,13 @@ export function Queue({ name }: { name: string }) {
               ["weight", queue.weight],
               ["GPUs held", count(queue.gpus_held)],
               ["GPUs at most", queue.gpus_limit ?? "no limit"],
-              ["wait, half below", queue.wait_p50_s === null ? "" : span(queue.wait_p50_s)],
-              ["nine of ten below", queue.wait_p90_s === null ? "" : span(queue.wait_p90_s)],
-              ["starts a minute", queue.starts_per_min_5m.toFixed(1)],
-              ["ends a minute", queue.ends_per_min_5m.toFixed(1)],
+              ["wait, half below", (queue.wait_p50_s ?? null) === null ? "" : span(queue.wait_p50_s)],
+              ["nine of ten below", (queue.wait_p90_s ?? null) === null ? "" : span(queue.wait_p90_s)],
+              ["starts a minute", (queue.starts_per_min_5m ?? 0).toFixed(1)],
+              ["ends a minute", (queue.ends_per_min_5m ?? 0).toFixed(1)],
             ]}
           />
-          {queue.line.length ? (
+          {queue.line?.length ? (
             <Table
               caption="The line"
               rows={queue.line}

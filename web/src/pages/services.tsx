@@ -78,7 +78,7 @@ function Whole({ service }: { service: ServiceDocument }) {
           ["user", service.user],
           ["queue", service.queue],
           ["submitted", <Time at={service.submitted_at} />],
-          ["shared with", service.share.join(", ")],
+          ["shared with", (service.share ?? []).join(", ")],
           ["revision", service.revision],
           ["update", service.update],
           ["job", <a href={`/ui/jobs/${service.id}`}>{service.id}</a>],
@@ -86,13 +86,13 @@ function Whole({ service }: { service: ServiceDocument }) {
         ]}
       />
       <Card title="Replicas">
-        {service.replica_list.length ? (
+        {service.replica_list?.length ? (
           <Replicas of={service.replica_list} />
         ) : (
           <p class="faint">It has none now.</p>
         )}
       </Card>
-      {service.revisions.length > 1 ? (
+      {(service.revisions?.length ?? 0) > 1 ? (
         <Card title="Revisions">
           <Table
             caption="Revisions"
@@ -129,7 +129,7 @@ function Replicas({ of }: { of: ReplicaDocument[] }) {
           name: "Address",
           of: (one) =>
             one.address
-              ? `${one.address} ${Object.entries(one.ports)
+              ? `${one.address} ${Object.entries(one.ports ?? {})
                   .map(([port, at]) => `${port} ${at}`)
                   .join(", ")}`
               : "",
@@ -140,7 +140,7 @@ function Replicas({ of }: { of: ReplicaDocument[] }) {
         {
           name: "Last trouble",
           of: (one) =>
-            `${one.message || one.last_error}${one.next_try_in_s === null ? "" : `; next try in ${span(one.next_try_in_s)}`}`,
+            `${one.message || one.last_error}${!one.next_try_in_s ? "" : `; next try in ${span(one.next_try_in_s)}`}`,
           wide: true,
         },
       ]}

@@ -22,26 +22,30 @@ function Told({ job, why, waits }: { job: JobDocument; why: Why; waits: boolean 
           <Help job={job} why={why} />
         </div>
       ) : null}
-      {why.blockers.length ? (
+      {why.blockers?.length ? (
         <Card title="In the way">
           <Table
             caption="What is in the way"
-            rows={why.blockers.map((one, n) => ({ ...one, n }))}
+            rows={(why.blockers ?? []).map((one, n) => ({ ...one, n }))}
             id={(one) => String(one.n)}
             columns={[
               { name: "What", of: (one) => one.message, wide: true },
               { name: "Workers", of: (one) => one.workers || "", right: true },
-              { name: "Until", of: (one) => (one.in_s === null ? "" : `in ${span(one.in_s)}`), right: true },
-              { name: "", of: (one) => (one.ever ? "" : "for good") },
+              {
+                name: "Until",
+                of: (one) => (typeof one.in_s !== "number" ? "" : `in ${span(one.in_s)}`),
+                right: true,
+              },
+              { name: "For good", of: (one) => (one.ever ? "yes" : "") },
             ]}
           />
         </Card>
       ) : null}
-      {why.holders.length ? (
+      {why.holders?.length ? (
         <Card title="Held by">
           <Table
             caption="Who holds what it asks for"
-            rows={why.holders.map((one, n) => ({ ...one, n }))}
+            rows={(why.holders ?? []).map((one, n) => ({ ...one, n }))}
             id={(one) => String(one.n)}
             columns={[
               {
@@ -59,38 +63,38 @@ function Told({ job, why, waits }: { job: JobDocument; why: Why; waits: boolean 
               { name: "Worker", of: (one) => one.worker },
               {
                 name: "Until",
-                of: (one) => (one.ends_in_s === null ? "no limit" : `in ${span(one.ends_in_s)}`),
+                of: (one) => (typeof one.ends_in_s !== "number" ? "no limit" : `in ${span(one.ends_in_s)}`),
                 right: true,
               },
             ]}
           />
         </Card>
       ) : null}
-      {why.workers.length && waits ? (
+      {why.workers?.length && waits ? (
         <Card title={`Workers that come closest, of ${why.workers_total}`}>
           <Table
             caption="Workers and what keeps it from each"
-            rows={why.workers.slice(0, 20)}
+            rows={(why.workers ?? []).slice(0, 20)}
             id={(one) => one.id}
             columns={[
               { name: "Worker", of: (one) => <a href={`/ui/workers/${one.id}`}>{one.id}</a> },
               {
                 name: "Not there, because",
-                of: (one) => one.rejections.map((why) => why.message).join("; ") || "it fits",
+                of: (one) => (one.rejections ?? []).map((why) => why.message).join("; ") || "it fits",
                 wide: true,
               },
             ]}
           />
         </Card>
       ) : null}
-      {why.failures.length ? (
+      {why.failures?.length ? (
         <Card title="What failed">
-          {why.failures.map((one) => (
-            <div key={one.task_id + one.title}>
+          {(why.failures ?? []).map((one) => (
+            <div key={`${one.task_id}${one.title}`}>
               <p>
                 {one.title} ({many(one.tasks, "task")}, such as {one.task_id})
               </p>
-              {one.evidence.length ? <pre class="log short">{one.evidence.join("\n")}</pre> : null}
+              {one.evidence?.length ? <pre class="log short">{(one.evidence ?? []).join("\n")}</pre> : null}
             </div>
           ))}
         </Card>
@@ -105,13 +109,15 @@ function When({ why }: { why: Why }) {
     <Card title="When">
       {estimate ? (
         <p class="large">
-          {estimate.p50_s === null ? estimate.message : `starts in ${within(estimate.p50_s, estimate.p90_s)}`}
+          {typeof estimate.p50_s !== "number"
+            ? estimate.message
+            : `starts in ${within(estimate.p50_s, estimate.p90_s)}`}
         </p>
       ) : null}
       {why.start ? <p>{why.start.message}</p> : null}
       {why.place ? <p class="faint">{why.place.message}</p> : null}
       {!estimate && !why.start && !why.place ? <p class="faint">Nobody can tell yet.</p> : null}
-      {estimate && estimate.p50_s !== null ? (
+      {estimate && typeof estimate.p50_s === "number" ? (
         <Band p50={estimate.p50_s} p90={estimate.p90_s ?? estimate.p50_s} />
       ) : null}
     </Card>
@@ -147,7 +153,7 @@ function Help({ job, why }: { job: JobDocument; why: Why }) {
   const allowed = may("submit") && (job.user === user() || may("admin"));
   const set = () => {
     if (!fields) return;
-    const before = Object.fromEntries(Object.keys(fields).map((key) => [key, job.spec[key] ?? null]));
+    const before = Object.fromEntries(Object.keys(fields).map((key) => [key, job.spec?.[key] ?? null]));
     propose({
       title: "Change it",
       preview: async () => {
@@ -158,9 +164,9 @@ function Help({ job, why }: { job: JobDocument; why: Why }) {
           <>
             <p>{change?.message}</p>
             <p>{plan.summary}</p>
-            {plan.victims.length ? (
+            {plan.victims?.length ? (
               <p>
-                Stops {many(plan.victims.length, "task")}; {span(plan.lost_s)} of work is lost.
+                Stops {many(plan.victims?.length, "task")}; {span(plan.lost_s)} of work is lost.
               </p>
             ) : null}
           </>

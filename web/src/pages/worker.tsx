@@ -14,7 +14,7 @@ export function Worker({ id }: { id: string }) {
 }
 
 function Whole({ worker }: { worker: WorkerDetail }) {
-  const held = worker.cards.reduce((sum, card) => sum + card.held_milli, 0) / 1000;
+  const held = (worker.cards ?? []).reduce((sum, card) => sum + (card.held_milli ?? 0), 0) / 1000;
   const state = worker.draining && worker.status !== "offline" ? "draining" : worker.status;
   return (
     <>
@@ -29,7 +29,7 @@ function Whole({ worker }: { worker: WorkerDetail }) {
           ["host", worker.hostname],
           ["address", worker.address],
           ["cores", count(worker.cpu_count)],
-          ["memory", `${count(Math.round(worker.memory_gb))} GB`],
+          ["memory", `${count(Math.round(worker.memory_gb ?? 0))} GB`],
           ["slots", worker.total_slots],
           ["last word", <Time at={worker.last_heartbeat} />],
           ["joined", <Time at={worker.registered_at} />],
@@ -39,21 +39,21 @@ function Whole({ worker }: { worker: WorkerDetail }) {
           ["until", worker.drain_until ? <Time at={worker.drain_until} /> : ""],
           [
             "labels",
-            Object.entries(worker.labels)
+            Object.entries(worker.labels ?? {})
               .map(([key, value]) => `${key}=${value}`)
               .join(", "),
           ],
         ]}
       />
-      {worker.cards.length ? <Cards cards={worker.cards} /> : null}
+      {worker.cards?.length ? <Cards cards={worker.cards} /> : null}
       <Card title="What runs here">
-        {worker.jobs.length ? (
+        {worker.jobs?.length ? (
           <Table
             caption="Tasks on this worker"
             rows={worker.jobs}
             id={(one) => one.task_id}
             columns={[
-              { name: "State", of: (one) => <State of={one.status} /> },
+              { name: "State", of: (one) => <State of={one.status ?? "running"} /> },
               {
                 name: "Task",
                 of: (one) => (
@@ -69,7 +69,7 @@ function Whole({ worker }: { worker: WorkerDetail }) {
           <p class="faint">Nothing that you may see.</p>
         )}
       </Card>
-      {worker.quarantined.length ? (
+      {worker.quarantined?.length ? (
         <Empty>Runs here and is unknown to the hub: {worker.quarantined.join(", ")}</Empty>
       ) : null}
     </>
@@ -97,7 +97,11 @@ function Cards({ cards }: { cards: GpuCard[] }) {
           { name: "Card", of: (card) => `${card.index} ${card.model}`, wide: true },
           { name: "Memory", of: (card) => (card.vram_bytes ? bytes(card.vram_bytes) : ""), right: true },
           { name: "Held", of: (card) => percent(card.held_milli, 1000), right: true },
-          { name: "By", of: (card) => <Holders of={card.holders} healthy={card.healthy} />, wide: true },
+          {
+            name: "By",
+            of: (card) => <Holders of={card.holders ?? []} healthy={card.healthy !== false} />,
+            wide: true,
+          },
         ]}
       />
     </Card>
@@ -117,7 +121,7 @@ function Holders({ of, healthy }: { of: CardHolder[]; healthy: boolean }) {
             "somebody else"
           )}{" "}
           {one.user}
-          {one.used === null ? "" : `, ${Math.round(one.used * 100)} % used`}
+          {typeof one.used !== "number" ? "" : `, ${Math.round(one.used * 100)} % used`}
           {one.idle_s ? `, idle for ${span(one.idle_s)}` : ""}
           {one.until ? (
             <>
