@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dray.cli.base.policy_text import spell_value
+from dray.core.model.objectives import Objective
 from dray.core.model.policies import alarms
 from dray.core.model.policies import notifications as telling
 from dray.core.model.policies import policy as rules
@@ -105,6 +106,21 @@ SECTIONS = (
             "protect_after_s": "a task that waited longer gets a reservation, and only work that ends before it may "
             "pass; a tenth of it where somebody else holds more than twice his share of a `fair_share` queue; "
             "0: nobody is protected",
+            "objective": "what matters among workers for its jobs, see below; what a job says itself goes before it",
+        },
+    ),
+    Section(
+        "queues.NAME.objective",
+        "In place of the weights of the same names; what is left out stays with those. A job says the same as its "
+        "[`objective`](../howto/choose-by-money.md).",
+        Objective,
+        {
+            "cost": "how much it counts what a job costs",
+            "performance": "how much it counts how fast it runs",
+            "reliability": "how much it counts that it ends well",
+            "latency": "how much it counts how soon it begins",
+            "cheapest_in_time": "the least money among workers on which it ends before its deadline, else the fastest",
+            "egress_gb": "so many GB a task sends out of where it runs",
         },
     ),
     Section(
@@ -200,12 +216,15 @@ SECTIONS = (
             "fragmentation": "prefer what leaves cards usable for the shapes that come here",
             "gpu_avoidance": "keep tasks without a GPU off workers with one",
             "warmth": "prefer where the snapshot or runner already is",
-            "reliability": "avoid workers with recent failures",
-            "cost": "prefer the cheaper provider",
+            "reliability": "avoid workers with recent failures, and providers that lose or spoil much",
+            "cost": "prefer where the job costs less from its beginning to its end: price times run time there",
             "performance": "prefer where this kind of job has run faster",
             "card_size": "prefer the smallest cards that have the VRAM asked for",
             "prefer": "the job's own `prefer`",
             "spread": "keep a job's tasks apart by `spread_label`",
+            "latency": "prefer providers at which work begins soon after it was given out",
+            "cheapest_in_time": "prefer the least money among workers on which the job ends before its deadline, else "
+            "the fastest; 20 outweighs all that counts by default",
         },
     ),
     Section(

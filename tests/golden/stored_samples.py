@@ -68,6 +68,7 @@ from dray.core.lifecycle.state.workload_events import (
     WorkloadSpent,
     WorkloadSwitched,
 )
+from dray.core.model import objectives
 from dray.core.model.records.ledger import (
     AlarmRecord,
     Lesson,
@@ -282,6 +283,9 @@ SPEC = JobSpec(
     share=["ben"],
     uses=["model"],
     update=UpdateRules(2, 1, 60.0, 3.0, 4.0),
+    objective=objectives.Objective(
+        cost=2, performance=3, reliability=4, latency=5, cheapest_in_time=True, egress_gb=6
+    ),
 )
 JOB = Job(
     id="job",

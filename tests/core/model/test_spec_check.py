@@ -48,7 +48,10 @@ CHOICES = "type job_tier slot_pool gpu_backend overlap".split()
 
 def test_every_field_is_in_one_of_the_groups_below() -> None:
     groups = [*WHOLE, *REAL, *TEXTS, *IDS, *LISTS, *MAPS, *CHOICES, "at_most_once", "function"]
-    groups += "variants after hold mixed_backends retries ports replicas restart interactive share uses update".split()
+    groups += (
+        "variants after hold mixed_backends retries ports replicas restart interactive share uses".split()
+    )
+    groups += ["update", "objective"]
     assert sorted(groups) == sorted(FIELDS)
     assert sorted(FIELDS) == sorted(JobSpec.__struct_fields__)
 

@@ -113,8 +113,10 @@ def test_the_cheaper_provider_wins(cluster: Cluster) -> None:
     cluster.join("a", credit=1, labels={"provider": "cloud"})
     cluster.join("b", credit=1, labels={"provider": "spot"})
     cluster.join("c", credit=1)
-    found = scores(cluster, "cost", Ask())
-    assert found["c"] == 1 > found["b"] > found["a"] == 0
+    found = scores(cluster, "cost", Ask(cpu_milli=1000))
+    assert (found["c"], found["b"], round(found["a"], 3)) == (1, 0.5, 0.167), (
+        "free, the cheapest, three times that"
+    )
     jobs = ("one", "two", "three")
     for job in jobs:
         cluster.submit(job)

@@ -297,6 +297,10 @@ class FakeHub:
         self.note("providers", caller)
         return {"providers": []}
 
+    async def rank(self, caller: Caller, spec: Any) -> dict[str, Any]:
+        self.note("rank", caller)
+        return {"choices": [], "weights": {}}
+
     async def provider(self, caller: Caller, name: str) -> dict[str, Any]:
         self.note("provider", caller, name)
         told = {

@@ -95,6 +95,11 @@ _OPTIONS: list[Callable[[Any], Any]] = [
     click.option("--require", multiple=True, metavar="COND", help="Worker labels needed: k=v, k!=v, k, !k."),
     click.option("--prefer", multiple=True, metavar="COND", help="Worker labels preferred."),
     click.option(
+        "--objective",
+        metavar="WHAT",
+        help="What matters among workers: cheapest_in_time, or weights such as cost=3,reliability=1.",
+    ),
+    click.option(
         "--port",
         multiple=True,
         metavar="NAME[=N]",

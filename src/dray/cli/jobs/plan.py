@@ -39,10 +39,50 @@ def plan(session: Session, words: tuple[str, ...], eta: bool, **flags: Any) -> N
     print("\n\n".join(draw_plan(name, answer) for name, answer in zip(names, answers, strict=True)))
 
 
+@click.command("rank", cls=SubmitCommand)
+@template_options
+@job_options
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | SCRIPT [ARGS]... | -- COMMAND [ARGS]..."
+)
+@pass_session
+def rank(session: Session, words: tuple[str, ...], **flags: Any) -> None:
+    """Rank providers and their cards for a job: what it would cost there and how long it would take.
+
+    RUN and P90 (nine of ten are over by then) are learnt from jobs of its name, else what it expects, else its time
+    limit, else an hour; MONEY is for the whole job, with what losses are likely to add. Nothing is submitted.
+
+    \b
+      dray provider rank -G 1 --deadline +8h --objective cheapest_in_time -- python train.py
+    """
+    submission = prepare(click.get_current_context(), words, flags)
+    answers = [_post(session, submission, "/providers/rank", spec) for spec in submission.specs]
+    if session.json:
+        session.print_json(answers[0] if len(answers) == 1 else {"rankings": answers})
+        return
+    from dray.cli.jobs.reason_views import draw_choices
+
+    for answer in answers:
+        weights = ", ".join(f"{name} {value:g}" for name, value in answer["weights"].items() if value)
+        print(draw_choices(answer["choices"]) if answer["choices"] else "no worker could take it")
+        print(f"Weighed: {weights or 'nothing of this: see --objective'}.")
+
+
 def _ask(session: Session, submission: Submission, spec: dict[str, Any], eta: bool) -> dict[str, Any]:
+    query = {"eta_s": ETA_S} if eta else None
+    return _post(session, submission, "/plan", spec, query, ETA_S if eta else 0)
+
+
+def _post(
+    session: Session,
+    submission: Submission,
+    path: str,
+    spec: dict[str, Any],
+    query: dict[str, Any] | None = None,
+    extra_s: float = 0,
+) -> dict[str, Any]:
     try:
-        query = {"eta_s": ETA_S} if eta else None
-        return dict(session.hub.call("POST", "/plan", query, body=spec, extra_s=ETA_S if eta else 0))
+        return dict(session.hub.call("POST", path, query, body=spec, extra_s=extra_s))
     except HubRefusal as refusal:
         if submission.asks is not None:
             refusal.problems = tuple(name_flags(list(refusal.problems), submission.asks))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dray.cli.base.render import Column, clean, draw_table, has_colour, paint, terminal_width
+from dray.cli.base.render import Column, clean, draw_table, has_colour, paint, tell_money, terminal_width
 from dray.core.model.units import format_seconds
 
 Document = Mapping[str, Any]
@@ -73,6 +73,9 @@ def draw_plan(name: str, answer: Document) -> str:
         total = answer.get("candidates_total") or len(answer["candidates"])
         lines += ["", f"Best of {total:,} worker{'' if total == 1 else 's'} with room:"]
         lines.append(_draw_candidates(answer["candidates"]))
+    if answer.get("choices"):
+        lines += ["", "By money and time:", draw_choices(answer["choices"])]
+        lines += [f"Chosen: {clean(str(answer['chosen']))}."] if answer.get("chosen") else []
     if answer.get("victims"):
         lost = format_seconds(answer.get("lost_s") or 0)
         lines += ["", f"Would be stopped for it ({answer.get('rule')}), {lost} of work lost:"]
@@ -86,6 +89,50 @@ def draw_plan(name: str, answer: Document) -> str:
         lines += _list("When:", [_message(item) for item in ahead if item])
     lines += _tell_fix(answer, "")
     return "\n".join(lines)
+
+
+def draw_choices(choices: Sequence[Document]) -> str:
+    """Providers and cards with money and time; below them where the hours come from."""
+    columns = (
+        Column("PROVIDER", least=8, cosy=16),
+        Column("GPU", least=6, cosy=20),
+        Column("ROOM", right=True),
+        Column("PRICE/H", right=True),
+        Column("RUN", right=True),
+        Column("P90", drop=2, right=True),
+        Column("MONEY", right=True),
+        Column("IN TIME", drop=1),
+        Column("SUCCESS", drop=3, right=True),
+        Column("HEALTH", drop=4),
+    )
+    rows = [
+        [
+            (clean(str(one["provider"])) or "-")
+            + (f" ({clean(one['variant'])})" if one.get("variant") else ""),
+            clean(str(one["gpu_type"])),
+            f"{one['workers_with_room']}/{one['workers']}",
+            tell_money(one["price_per_hour"]) + ("" if one.get("priced", True) else "?"),
+            tell_hours(one["hours_p50"]),
+            tell_hours(one["hours_p90"]),
+            tell_money(one["money"]),
+            "yes" if one["in_time"] else "no",
+            f"{one['success']:.1%}",
+            one["health"],
+        ]
+        for one in choices
+    ]
+    sources = dict.fromkeys(str(one["hours_from"]) for one in choices)
+    notes = [f"Run times: {'; '.join(map(clean, sources))}."]
+    if not all(one.get("priced", True) for one in choices):
+        notes.append("? the price list leaves this card out: the dearest that it names was taken.")
+    return "\n".join([draw_table(columns, rows, terminal_width(), has_colour()), *notes])
+
+
+def tell_hours(hours: float) -> str:
+    """Hours as people read them: short runs by their minutes or seconds."""
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    return f"{hours * 60:.1f} min" if hours * 60 >= 1 else f"{hours * 3600:.1f} s"
 
 
 def _tell_fix(answer: Document, job_id: str) -> list[str]:

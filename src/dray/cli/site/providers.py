@@ -42,6 +42,7 @@ _COLUMNS = (
     table={
         "ls": (f"{_HERE}:provider_ls", "List providers."),
         "show": (f"{_HERE}:provider_show", "Show a provider."),
+        "rank": ("dray.cli.jobs.plan:rank", "Rank providers for a job by its money and time."),
     },
 )
 def provider() -> None:
@@ -89,7 +90,7 @@ def draw_provider(one: Document) -> str:
         ("price", tell_price(one, len(one["price_per_gpu_hour"]))),
         ("egress", f"{one['egress_per_gb']:g} per GB" if one["egress_per_gb"] else ""),
         ("spot", "its machines may be taken away at any time" if one["spot"] else ""),
-        ("success", f"{one['success']:.1%} of what ran there, users' own failures aside"),
+        ("success", _tell_success(one)),
         ("losses", f"{lost:.2f} per worker-day, of {days:.1f} worker-days that count"),
         ("start", _tell_start(one)),
         ("spent", _tell_spent(one)),
@@ -141,6 +142,12 @@ def tell_price(one: Document, most: int = 2) -> str:
 def _tell_health(one: Document) -> str:
     since = f" since {local_time(one['since'])}" if one["since"] and one["health"] != "ok" else ""
     return f"{one['health']}{since}{': ' + clean(one['why']) if one['why'] else ''}"
+
+
+def _tell_success(one: Document) -> str:
+    if not one["succeeded"]:
+        return "nothing has succeeded there yet"
+    return f"{one['success']:.1%} of what ran there, users' own failures aside"
 
 
 def _tell_types(types: Mapping[str, int]) -> str:

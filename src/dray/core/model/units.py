@@ -265,3 +265,23 @@ def parse_retries(text: str) -> int | dict[str, int | str]:
             )
         rules[name] = int(said) if name == "code" and said.isdecimal() else said
     return rules
+
+
+_OBJECTIVES = ("cost", "performance", "reliability", "latency", "egress_gb")
+
+
+def parse_objective(text: str) -> dict[str, float | bool]:
+    """Read what matters: `cost=3,reliability=1`, or `cheapest_in_time`. How much is too much is not judged here."""
+    found: dict[str, float | bool] = {}
+    for part in text.split(","):
+        name, has, value = (piece.strip() for piece in part.partition("="))
+        if name == "cheapest_in_time" and not has:
+            found[name] = True
+        elif name in _OBJECTIVES and re.fullmatch(r"\d{1,12}(\.\d{1,12})?", value):
+            found[name] = float(value)
+        else:
+            forms = f"{', '.join(f'{one}=N' for one in _OBJECTIVES)}, cheapest_in_time"
+            raise InvalidInput(
+                f"{part.strip()!r} is no objective: there are {forms}, each with a number for N"
+            )
+    return found

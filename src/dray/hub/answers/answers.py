@@ -43,7 +43,7 @@ from dray.hub.documents.records import (
     moment,
     worker_document,
 )
-from dray.hub.documents.why_and_plan import make_guest, plan_steps, why_steps
+from dray.hub.documents.why_and_plan import make_guest, plan_steps, rank_steps, why_steps
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.failed_turns import Setbacks
 from dray.hub.rows import Rows, job_row
@@ -352,18 +352,10 @@ class Answers:
         return answer
 
     async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> Document:
-        how: Any = {"calls": True, "expand": self.templates.expand, "lay": self._lay}
-        checked = commands.read_specs(caller, [spec], 1, **how)[0]
-
-        def begin(state: State) -> Iterator[Document]:
-            clock = Clock(state.now_ms, self._engine.clock_ms())
-            commands.check_queues(state.policy, [checked])
-            commands.check_templates(state.policy, [checked])
-            check_workloads(state, caller, [checked])
-            edits.check_deadlines([checked], clock)
-            return plan_steps(state, checked, clock, caller.sees)
-
-        answer = await work_off(self._engine, begin)
+        checked = self._read_one(caller, spec)
+        answer = await self._try_out(
+            caller, checked, lambda state, clock: plan_steps(state, checked, clock, caller.sees)
+        )
         if eta_s and not answer["starts_now"] and answer["place"] is not None:
             at_ms = self._engine.clock_ms()
             guest = await self._engine.read(
@@ -371,6 +363,30 @@ class Answers:
             )
             answer["estimate"] = await self.forecasts.foresee(guest, eta_s)
         return answer
+
+    async def rank(self, caller: Caller, spec: Any) -> Document:
+        """What a job could choose between: providers and cards with their money and time."""
+        checked = self._read_one(caller, spec)
+        return await self._try_out(caller, checked, lambda state, clock: rank_steps(state, checked, clock))
+
+    def _read_one(self, caller: Caller, spec: Any) -> JobSpec:
+        how: Any = {"calls": True, "expand": self.templates.expand, "lay": self._lay}
+        return commands.read_specs(caller, [spec], 1, **how)[0]
+
+    async def _try_out(
+        self, caller: Caller, checked: JobSpec, steps: Callable[[State, Clock], Iterator[Document]]
+    ) -> Document:
+        """Work something out about a job that is not submitted, where it could be."""
+
+        def begin(state: State) -> Iterator[Document]:
+            clock = Clock(state.now_ms, self._engine.clock_ms())
+            commands.check_queues(state.policy, [checked])
+            commands.check_templates(state.policy, [checked])
+            check_workloads(state, caller, [checked])
+            edits.check_deadlines([checked], clock)
+            return steps(state, clock)
+
+        return await work_off(self._engine, begin)
 
     async def estimates(self, caller: Caller) -> Document:
         """How good start-time estimates have been."""
@@ -481,6 +497,8 @@ class Answers:
             "ready": self.ready,
             "reports": len(self._parts.setbacks.reports.open()),
             "shared_accounts": self.shared_accounts() if caller.may("admin") else [],
+            "user": caller.user,
+            "scopes": sorted(caller.scopes),
         }
 
     def metrics_text(self) -> bytes:

@@ -39,7 +39,7 @@ FIXED = (
 # What may change while some of a job's tasks run or have run: none of it is part of the shape.
 ANY_TIME = frozenset(
     "name labels priority queue scheduling_timeout_s after hold deadline expected_runtime_s array notify"
-    " notify_to share uses workload".split()
+    " notify_to share uses workload objective".split()
 )
 Finish = Callable[[State, str, str], Any]
 

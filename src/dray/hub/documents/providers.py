@@ -41,7 +41,7 @@ def provider_document(state: State, name: str) -> Document:
         "egress_per_gb": prices.egress_per_gb,
         "spot": prices.spot,
         "worker_days": round(record.days, 4),
-        "losses_per_day": round(records.loss_rate(record), 4),
+        "losses_per_day": round(records.loss_rate(record, prices.spot), 4),
         "success": round(records.success_share(record), 4),
         "succeeded": round(good, 2),
         "start_p50_s": _seconds(within[0.5]),

@@ -17,10 +17,13 @@ from dray.core.model.records.records import Job
 from dray.core.model.specs.larger import tell_outgrown
 from dray.core.model.specs.resources import asks_of_packed
 from dray.core.model.specs.spec import JobSpec, pack_spec
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.explain.choices import ABOUT_JOBS, Choice, list_choices
 from dray.core.scheduling.explain.dry_run import Rehearsal, rehearse
 from dray.core.scheduling.explain.explain import explain, look_ahead
 from dray.core.scheduling.explain.fixes import seek_change
 from dray.core.scheduling.explain.reason import Reason
+from dray.core.scheduling.explain.trial import Guest
 from dray.hub.documents.reasons import (
     Sees,
     blocker_document,
@@ -35,6 +38,7 @@ from dray.hub.documents.records import Document
 
 # No job has this id: ids begin with a letter or a digit.
 GUEST = "?"
+HOUR_S = 3600
 
 
 def why_steps(state: State, find: Callable[[State], Job], sees: Sees, fix: bool) -> Iterator[Document]:
@@ -106,6 +110,7 @@ def plan_document(state: State, spec: JobSpec, found: Rehearsal, reason: Reason,
             for each in found.ranked
         ],
         "candidates_total": found.fitting,
+        **choices_document(spec, found),
         "rule": found.rule,
         "victims": [
             _victim(victim, spelled, sees)
@@ -122,6 +127,51 @@ def plan_document(state: State, spec: JobSpec, found: Rehearsal, reason: Reason,
         "estimate": None,
         "fix": reason.fix,
         "change": change_document(reason.change),
+    }
+
+
+def choices_document(spec: JobSpec, found: Rehearsal) -> Document:
+    """What it could choose between by money and time; nothing where neither has been thought of."""
+    choices = found.choices
+    if choices is None or not choices.is_about_money:
+        return {"choices": [], "chosen": ""}
+    return {"choices": [_choice(spec, one) for one in choices.found], "chosen": found.chosen}
+
+
+def _choice(spec: JobSpec, one: Choice) -> Document:
+    prospect = one.prospect
+    return {
+        "provider": prospect.of.provider,
+        "gpu_type": prospect.of.kind,
+        "variant": _variant(spec, one.variant),
+        "workers_with_room": one.fitting,
+        "workers": one.could,
+        "price_per_hour": round(one.price, 6),
+        "priced": prospect.priced,
+        "hours_p50": round(prospect.run_s / HOUR_S, 4),
+        "hours_p90": round(prospect.p90_s / HOUR_S, 4),
+        "hours_from": prospect.source,
+        "money": round(one.money, 6),
+        "in_time": one.in_time,
+        "ends_in_s": round(one.ends_s, 1),
+        "success": round(prospect.success, 4),
+        "latency_s": prospect.start_s,
+        "health": one.health,
+        "score": one.score,
+    }
+
+
+def rank_steps(state: State, spec: JobSpec, clock: Clock) -> Iterator[Document]:
+    """What a spec could choose between, with nothing tried out."""
+    job = make_guest(state, spec, clock)
+    found = Rehearsal(job=job, tasks=job.total)
+    with Guest(state, job, asks_of_packed(job.spec)) as tried:
+        found.choices = list_choices(state, Rooms(state), tried)
+    weights = found.choices.weights
+    yield {
+        "choices": [_choice(spec, one) for one in found.choices.found],
+        "weights": {name: getattr(weights, name) for name in ABOUT_JOBS},
+        "deadline_in_s": found.choices.deadline_s,
     }
 
 

@@ -424,6 +424,8 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/policy", "show_policy"),
     _api("PUT", "/policy", "apply_policy", body=Policy, params=(_DRY_RUN, _FORCE, _ETAG), read=_read_policy),
     _api("GET", "/providers", "list_providers"),
+    _api("POST", "/providers/rank", "rank_providers", body=JobSpec,
+         read=lambda request: asks.PlanJob(_one_job(request))),
     _api("GET", "/provider", "show_provider", params=(_PROVIDER,)),
     _api("GET", "/templates", "list_templates"),
     _api("POST", "/templates", "add_template", body=template_shapes.TemplateRequest, read=_read_template),

@@ -191,6 +191,8 @@ def _allow_null(field: dict[str, Any]) -> None:
     nothing: dict[str, Any] = {"type": "null"}
     if "enum" in field:
         field["enum"].append(None)
+    if isinstance(field.get("type"), list):
+        return  # it is part of a job as well, and was described there
     if "type" in field:
         field["type"] = [field["type"], "null"]
     elif "anyOf" in field:

@@ -12,6 +12,7 @@ from dray.hub.operations.operation import READ, SUBMIT, Desk, Operation
 from dray.hub.store.base import JobFilter
 from dray.wire.messages import client as wire
 from dray.wire.schemas import jobs as shapes
+from dray.wire.schemas import providers as provider_shapes
 from dray.wire.schemas import reasons as reason_shapes
 
 
@@ -56,6 +57,9 @@ JOBS = (
               repeat="same", errors=(Conflict,)),
     Operation("plan_job", "Tell where a job would run; nothing is written", READ, asks.PlanJob,
               reason_shapes.PlanAnswer, lambda desk, caller, ask: desk.service.plan(caller, ask.spec, ask.eta_s),
+              weight=5),
+    Operation("rank_providers", "Tell what a job would cost, and how long it would take, where", READ,
+              asks.PlanJob, provider_shapes.Ranking, lambda desk, caller, ask: desk.service.rank(caller, ask.spec),
               weight=5),
     Operation("show_estimates", "Tell how good start-time estimates were", READ, asks.Nothing,
               reason_shapes.EstimateRecord, lambda desk, caller, ask: desk.service.estimates(caller), weight=2),

@@ -530,6 +530,8 @@ class HubDocument(msgspec.Struct):
     home: str | None = None
     reports: int = 0
     shared_accounts: list[str] = []
+    user: Annotated[str, Meta(description="whom the hub takes the caller for")] = ""
+    scopes: Annotated[list[str], Meta(description="what the caller's token may")] = []
 
 
 class Health(msgspec.Struct):

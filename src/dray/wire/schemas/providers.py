@@ -66,3 +66,35 @@ class ProviderList(msgspec.Struct):
     """All providers: those that the policy names and those that workers name."""
 
     providers: list[ProviderDocument]
+
+
+class Choice(msgspec.Struct):
+    """What a job would come to on one kind of worker of one provider."""
+
+    provider: Annotated[str, Meta(description="empty: workers without the label")]
+    gpu_type: Annotated[str, Meta(description="what those workers compute on")]
+    workers_with_room: int
+    workers: Annotated[int, Meta(description="those that could take it when they are empty")]
+    price_per_hour: Annotated[float, Meta(description="for what the job takes of a worker")]
+    hours_p50: float
+    hours_p90: float
+    hours_from: Annotated[str, Meta(description="how the hours are known, or what was assumed")]
+    money: Annotated[float, Meta(description="for the whole job: hours with what losses may add, and egress")]
+    in_time: Annotated[bool, Meta(description="whether nine of ten such runs would end before its deadline")]
+    ends_in_s: float
+    success: float
+    health: Health
+    score: Annotated[float, Meta(description="by what the job counts, without how it fills the worker")]
+    latency_s: float | None = None
+    variant: str = ""
+    priced: Annotated[
+        bool, Meta(description="false: the list leaves this card out, the dearest was taken")
+    ] = True
+
+
+class Ranking(msgspec.Struct):
+    """Choices, the best first: those with room now before others, bad providers last."""
+
+    choices: list[Choice]
+    weights: Annotated[dict[str, float], Meta(description="how much each counts for this job")]
+    deadline_in_s: float | None = None

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from dray.wire.schemas.providers import Choice
+
 Alternative = Annotated[int, Meta(description="of which alternative of the job it speaks, from 0")]
 
 
@@ -249,6 +251,10 @@ class PlanAnswer(msgspec.Struct):
     placements: list[PlacementDocument] = []
     candidates: list[CandidateDocument] = []
     candidates_total: int = 0
+    choices: Annotated[
+        list[Choice], Meta(description="providers and cards by money and time, the best first")
+    ] = []
+    chosen: Annotated[str, Meta(description="which of them it would take, and why")] = ""
     rule: Annotated[str, Meta(description="by which rule the victims would be stopped")] = ""
     victims: list[PlannedVictimDocument] = []
     lost_s: float = 0

@@ -17,6 +17,8 @@ from dray.core.model.specs.resources import WHOLE, Ask
 LABEL = "provider"
 MICRO = 1_000_000
 HOUR_MS = 3_600_000
+# Whoever asks for no cores pays for one: the machine is paid for all the same.
+LEAST_MILLI = 1000
 # Sums of money stay below it, whatever prices and spans are said to be: they are kept in 64 bits.
 MOST_MONEY = 1 << 62
 
@@ -42,7 +44,7 @@ def part_held(ask: Ask, total_gpus: float, total_cpu_milli: float) -> float:
     """The part of a whole worker that a task takes: by its cards where it asks for any, else by its cores."""
     if ask.gpus:
         return min(1.0, ask.gpus * ask.gpu_milli / WHOLE / total_gpus) if total_gpus > 0 else 1.0
-    return min(1.0, ask.cpu_milli / total_cpu_milli) if total_cpu_milli > 0 else 1.0
+    return min(1.0, max(ask.cpu_milli, LEAST_MILLI) / total_cpu_milli) if total_cpu_milli > 0 else 1.0
 
 
 def price_per_hour(provider: Provider, words: tuple[str, ...], ask: Ask, part: float) -> float:

@@ -25,6 +25,8 @@ MONTH_HALF_MS = 30 * DAY_MS
 # What may be tracked at once: the label is the worker's own word, and strangers may call themselves what they like.
 MOST_PROVIDERS = 256
 BINS = 24
+# Half a loss a day, until it is known better.
+SPOT_LOSSES = 2.5
 FRESH_MS = 1000
 # Which sums fade how fast, the one of worker-days among them.
 _FADING = (
@@ -208,9 +210,9 @@ def start_ms(record: ProviderRecord, share: float) -> float | None:
     return float(1 << BINS)
 
 
-def loss_rate(record: ProviderRecord) -> float:
-    """Losses per worker-day; a provider of which little is known is not taken for perfect."""
-    return (record.losses + 0.5) / (record.days + 5)
+def loss_rate(record: ProviderRecord, spot: bool = False) -> float:
+    """Losses per worker-day; one of which little is known is not taken for perfect, and least where it is `spot`."""
+    return (record.losses + (SPOT_LOSSES if spot else 0.5)) / (record.days + 5)
 
 
 def success_share(record: ProviderRecord) -> float:

@@ -30,7 +30,6 @@ from dray.core.model.records.worker import Worker
 from dray.core.model.specs.larger import ask_beyond, learns
 from dray.core.model.specs.resources import asks_of_packed
 from dray.core.model.specs.spec import TIERS, JobSpec, unpack_spec
-from dray.core.model.units import parse_moment
 
 _FINAL_ORDER = (
     (JobState.FAILED, "failed"),
@@ -113,7 +112,7 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
         template=spec.template_name,
         ranked=spec.priority != TIERS[spec.job_tier].priority,
         expected_ms=round(spec.expected_runtime_s * 1000),
-        deadline_ms=parse_moment(spec.deadline) if spec.deadline else 0,
+        deadline_ms=spec.deadline_ms,
         held=spec.hold,
         held_by=new.user if spec.hold else "",
         after=new.after,
@@ -124,6 +123,7 @@ def draft_job(state: State, new: NewJob, clock: Clock) -> Job:
         service=spec.goes_on,
         uses=tuple(spec.uses),
         workload=spec.workload,
+        objective=spec.packed_objective,
     )
 
 

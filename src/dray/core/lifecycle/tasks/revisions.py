@@ -18,7 +18,6 @@ from dray.core.model.records.records import Job
 from dray.core.model.specs.larger import ask_beyond
 from dray.core.model.specs.resources import asks_of_packed
 from dray.core.model.specs.spec import TIERS, JobSpec, unpack_spec
-from dray.core.model.units import parse_moment
 
 
 def outgrow(state: State, job: Job, vram_bytes: int, clock: Clock) -> list[Effect]:
@@ -96,7 +95,8 @@ def _take_over(job: Job, spec: JobSpec) -> None:
     job.plugin, job.workload = spec.plugin, spec.workload
     job.ranked = spec.priority != TIERS[spec.job_tier].priority
     job.expected_ms = round(spec.expected_runtime_s * 1000)
-    job.deadline_ms = parse_moment(spec.deadline) if spec.deadline else 0
+    job.objective = spec.packed_objective
+    job.deadline_ms = spec.deadline_ms
 
 
 def _reshape(state: State, job: Job, packed: bytes) -> None:

@@ -17,6 +17,7 @@ import msgspec
 
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import is_label_name
+from dray.core.model.objectives import MOST_GB, MOST_WEIGHT, WEIGHTS, Objective
 from dray.core.model.policies import notifications as telling
 from dray.core.model.policies import policy as rules
 from dray.core.model.policies.alarms import KINDS as ALARM_KINDS
@@ -300,9 +301,24 @@ def _below(where: str, key: Any) -> str:
 # --- the whole ------------------------------------------------------------------------------------------------------
 
 _SPAN, _SHARE, _COUNT = _span(), _number(), _number(whole=True)
+_OBJECTIVE = _group(
+    Objective,
+    {
+        **dict.fromkeys(WEIGHTS, _number(high=MOST_WEIGHT)),
+        "cheapest_in_time": _flag,
+        "egress_gb": _number(high=MOST_GB),
+    },
+    "an objective",
+)
 _QUEUE = _group(
     rules.Queue,
-    {"order": _one_of(ORDERS), "weight": _number(above=True), "ageing_s": _SPAN, "protect_after_s": _SPAN},
+    {
+        "order": _one_of(ORDERS),
+        "weight": _number(above=True),
+        "ageing_s": _SPAN,
+        "protect_after_s": _SPAN,
+        "objective": _OBJECTIVE,
+    },
     "a queue",
 )
 _BUDGET = _group(rules.Budget, {"soft": _SHARE, "hard": _SHARE, "per_s": _span(above=True)}, "gpu_hours")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dray.core.model.objectives import Objective
 from dray.core.model.policies.alarms import AlarmRule
 from dray.core.model.policies.notifications import Notifications
 
@@ -32,12 +33,14 @@ class Queue(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     `ageing_s`: waiting that long counts as one more point of priority (0: no ageing). `protect_after_s`: a task that
     has waited longer gets a reservation, and only work that ends before it may pass (0: nobody is protected).
+    `objective`: what matters among workers for its jobs, where they do not say so themselves.
     """
 
     order: str = "fifo"
     weight: float = 1
     ageing_s: float = HOUR_S
     protect_after_s: float = 600
+    objective: Objective | None = None
 
 
 class Budget(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -129,6 +132,8 @@ class Weights(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     card_size: float = 2
     prefer: float = 2
     spread: float = 0
+    latency: float = 0
+    cheapest_in_time: float = 0
 
 
 class PlacementPolicy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dray.core.model.objectives import Objective
 from dray.core.model.policies import notifications
 from dray.core.model.policies import policy as rules
 from dray.core.model.policies.alarms import AlarmRule
@@ -69,6 +70,10 @@ def _is_absent(item: msgspec.Struct, name: str, value: Any) -> bool:
     """Whether a value means "nothing said" and has no spelling of its own."""
     if isinstance(item, rules.Quota):
         return value in ("", None) or (name in _BOUNDS and value < 0)
+    if isinstance(item, Objective):
+        return value is None
+    if isinstance(item, rules.Queue):
+        return name == "objective" and value is None
     if isinstance(item, AlarmRule):
         return value == "" or (name == "below" and value < 0)
     if isinstance(item, notifications.Receiver):

@@ -16,6 +16,7 @@ from dray.core.model.units import (
     parse_bytes,
     parse_gpus,
     parse_minutes,
+    parse_objective,
     parse_retries,
     parse_seconds,
 )
@@ -185,6 +186,10 @@ def _snapshot(value: Any) -> dict[str, Any]:
     return {"snapshot_id": folder if folder.startswith(PREFIX) else FOLDER + folder}
 
 
+def _objective(value: Any) -> dict[str, Any]:
+    return {"objective": parse_objective(value) if isinstance(value, str) else value}
+
+
 AMOUNTS: dict[str, Reader] = {
     "cpus": _cores,
     "mem": _memory,
@@ -202,6 +207,7 @@ READERS: dict[str, Reader] = {
     "array": read_array,
     "device": _device,
     "retries": _retries,
+    "objective": _objective,
     "notify": listed("notify"),
     "notify_to": listed("notify_to"),
     "require": texts("require"),

@@ -15,6 +15,7 @@ import msgspec
 from dray.core.model.capability import BACKENDS
 from dray.core.model.ids import ID_RULE, is_id
 from dray.core.model.labels import condition_problem
+from dray.core.model.objectives import MOST_GB, MOST_WEIGHT, WEIGHTS, Objective
 from dray.core.model.specs.dependency import needs_problem, read_need, uses_problem
 from dray.core.model.specs.health import complete_health, service_problems, share_problem
 from dray.core.model.specs.notifying import events_problem, targets_problem
@@ -298,6 +299,11 @@ _NESTED: dict[str, dict[str, Check]] = {
     "health_check": _HEALTH,
     "retries": _RETRIES,
     "update": _UPDATE,
+    "objective": {
+        **dict.fromkeys(WEIGHTS, _number(0, MOST_WEIGHT, whole=False)),
+        "cheapest_in_time": _flag,
+        "egress_gb": _number(0, MOST_GB, whole=False),
+    },
 }
 FIELDS: dict[str, Check] = {
     "id": _id,
@@ -363,8 +369,12 @@ FIELDS: dict[str, Check] = {
     "share": share_problem,
     "uses": uses_problem,
     "update": _document,
+    "objective": _document,
 }
-_STRUCTS = (("array", ArraySpec), ("device", DeviceAsk), ("rendered", Rendered), ("update", UpdateRules))
+_STRUCTS = (
+    *(("array", ArraySpec), ("device", DeviceAsk), ("rendered", Rendered), ("update", UpdateRules)),
+    ("objective", Objective),
+)
 _VARIANT: dict[str, Check] = {name: FIELDS[name] for name in VARIANT_FIELDS}
 
 

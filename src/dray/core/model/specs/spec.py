@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dray.core.model.ids import EVERYBODY
-from dray.core.model.units import DEFAULT_RUNTIME_S, MAX_RUNTIME_S, spread_indices
+from dray.core.model.objectives import Objective, pack_objective
+from dray.core.model.units import DEFAULT_RUNTIME_S, MAX_RUNTIME_S, parse_moment, spread_indices
 
 
 class Tier(NamedTuple):
@@ -242,6 +243,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     share: list[str] = []
     uses: list[str] = []
     update: UpdateRules | None = None
+    objective: Objective | None = None
 
     def is_shared_with(self, user: str) -> bool:
         """Whether a user whose service it is not may reach it."""
@@ -265,6 +267,16 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         if asked <= 0:
             return 0 if self.type == "service" else DEFAULT_RUNTIME_S
         return min(asked, MAX_RUNTIME_S)
+
+    @property
+    def deadline_ms(self) -> int:
+        """Its deadline as a wall time; 0 where it has none."""
+        return parse_moment(self.deadline) if self.deadline else 0
+
+    @property
+    def packed_objective(self) -> str:
+        """What it says of how to choose among workers, as its record has it."""
+        return pack_objective(self.objective)
 
     @property
     def template_name(self) -> str:
@@ -335,7 +347,7 @@ def told_spec(spec: JobSpec) -> dict[str, Any]:
     business. Whom the hub tells of a job may be as good as a password.
     """
     document = spec_document(spec)
-    for field in ("notify_to", "template", "params", "rendered", "share", "update"):
+    for field in ("notify_to", "template", "params", "rendered", "share", "update", "objective"):
         document.pop(field, None)
     if "retries" in document:
         document["retries"] = spec.rules.code

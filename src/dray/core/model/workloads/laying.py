@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from dray.core.model.records.workload import Terms
 
 
@@ -20,5 +22,6 @@ def lay_under(terms: Terms, raw: dict[str, Any]) -> dict[str, Any]:
 def said_of_jobs(terms: Terms) -> dict[str, Any]:
     """What is said of a workload and holds for each of its jobs, where the job does not say otherwise."""
     said: dict[str, Any] = {"queue": terms.queue, "deadline": terms.deadline, "labels": terms.labels}
+    said["objective"] = msgspec.to_builtins(terms.objective)
     said = {field: value for field, value in said.items() if value}
     return said if terms.priority is None else said | {"priority": terms.priority}

@@ -92,6 +92,7 @@ class Rooms:
 
     `claimed` lists rows in the order of claims, `spent` those of them that have no slot or credit left: a walk
     remembers how far it has read. `owed`: what is to be taken of room that is not there yet.
+    `worths`: what a job would come to on each worker, as found in this pass.
     """
 
     def __init__(self, state: State) -> None:
@@ -102,6 +103,7 @@ class Rooms:
         self.spent: list[int] = []
         self.lefts: dict[int, Left] = {}
         self.owed: dict[int, list[tuple[Ask, Devices]]] = {}
+        self.worths: dict[object, object] = {}
         self._usable: dict[str, Mask] = {}
         self._free: dict[str, Numbers] = {}
 

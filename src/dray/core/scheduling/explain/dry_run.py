@@ -25,6 +25,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.records.ledger import Victim
 from dray.core.model.records.records import Job
 from dray.core.model.specs.resources import Asks
+from dray.core.scheduling.explain.choices import Choices, list_choices, place_of, tell_choice
 from dray.core.scheduling.explain.explain import explain, look_ahead
 from dray.core.scheduling.explain.fixes import seek_change_for
 from dray.core.scheduling.explain.gate_reasons import whose
@@ -81,6 +82,8 @@ class Rehearsal(msgspec.Struct, kw_only=True):
     spelled: list[str] = []
     gates: list[GateUse] = []
     reason: Reason | None = None
+    choices: Choices | None = None
+    chosen: str = ""
 
 
 def rehearse(state: State, found: Rehearsal, asks: Asks) -> Iterator[None]:
@@ -109,6 +112,7 @@ def _rank(state: State, job: Job, found: Rehearsal) -> None:
     overlay = look_through(state)
     overlay.look_for(job)
     names = state.columns.worker_of
+    found.choices = list_choices(state, overlay.rooms, job)
     found.fitting = max(int(overlay.rooms.mask(ask).sum()) for ask in state.asks(job.shape))
     found.ranked = [
         Ranked(
@@ -134,6 +138,8 @@ def _place(state: State, job: Job, found: Rehearsal) -> None:
             for index, spot in enumerate(outcome.spots)
         ]
         placed = len(outcome.spots)
+        if placed and found.choices is not None:
+            found.chosen = tell_choice(found.choices, place_of(state, found.placed[0].worker))
         if outcome.preemption is not None:
             attempts = [state.attempts[uid] for uid in outcome.preemption.victims]
             found.rule = outcome.preemption.rule

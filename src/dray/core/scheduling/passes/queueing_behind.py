@@ -94,6 +94,8 @@ def _may_lead(state: State, job: Job, lead: Attempt, count: int) -> bool:
     worker, columns = state.workers[lead.worker], state.columns
     if usable_credit(worker, state.presence[lead.worker]) < count or FEATURE not in worker.features:
         return False
+    if state.bad_providers and state.provider_of.get(lead.worker, "") in state.bad_providers:
+        return False
     return bool(columns.get("open", columns.row_of[lead.worker]))
 
 

@@ -88,6 +88,7 @@ class Walk:
         self._refused: dict[int, str] = {}
         self._read = 0
         self._keys: Numbers = np.zeros(0, dtype=np.int64)
+        self._last: Numbers | None = None
         self.rebuild()
 
     def rebuild(self) -> None:
@@ -96,6 +97,28 @@ class Walk:
         self._keys = parts[0] if len(parts) == 1 else np.concatenate(parts)
         self._read = 0
         self._refused.clear()
+        self._set_aside()
+
+    def _set_aside(self) -> None:
+        """Keep those that come last out of sight until nobody else is left."""
+        shunned = self._placer.shunned
+        if shunned is None:
+            return
+        if self._rows is not None:
+            shunned = shunned[self._rows]
+        aside = np.tile(shunned, len(self._asks)) & (self._keys >= 0)
+        self._last = np.where(aside, self._keys, -1)
+        self._keys[aside] = -1
+
+    def _bring_back(self) -> bool:
+        """Let those that come last take part; False where there are none."""
+        last, self._last = self._last, None
+        if last is None or last.max(initial=-1) < 0:
+            return False
+        self._keys = np.maximum(self._keys, last)
+        self._read = 0
+        self._catch_up()
+        return True
 
     def take(self, most: int, owner: str) -> list[Spot]:
         """Claim room for some tasks on the best worker: at least one, unless there is no room for any."""
@@ -133,6 +156,10 @@ class Walk:
 
     def muster(self, owner: str, avoided: set[int]) -> list[Spot] | None:
         """Find distinct workers for a whole gang, one member each; None where there are not enough."""
+        found = self._muster(owner, avoided)
+        return self._muster(owner, avoided) if found is None and self._bring_back() else found
+
+    def _muster(self, owner: str, avoided: set[int]) -> list[Spot] | None:
         self._catch_up()
         columns, nodes = self._placer.state.columns, self._asks[0].nodes
         backends = np.array([offer.backend for offer in columns.offers] or [""])
@@ -152,6 +179,13 @@ class Walk:
 
     def ranking(self, owner: str, most: int | None = None) -> list[Candidate]:
         """All candidates that fit now, or so many of them, best first."""
+        found = self._ranked(owner, most)
+        if (most is None or len(found) < most) and self._bring_back():
+            known = {(one.row, one.variant) for one in found}
+            found += [one for one in self._ranked(owner, None) if (one.row, one.variant) not in known]
+        return found[:most]
+
+    def _ranked(self, owner: str, most: int | None) -> list[Candidate]:
         self._catch_up()
         order = np.argsort(self._keys, kind="stable")[::-1]
         found, alternatives = [], len(self._asks)
@@ -219,6 +253,8 @@ class Walk:
         if not len(self._keys):
             return -1
         entry = int(self._keys.argmax())
+        if self._keys[entry] < 0 and self._last is not None and self._bring_back():
+            entry = int(self._keys.argmax())
         return entry if self._keys[entry] >= 0 else -1
 
     def _claim(self, row: int, variant: int, most: int, owner: str) -> list[Spot]:

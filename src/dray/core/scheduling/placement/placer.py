@@ -14,19 +14,22 @@ from typing import Protocol
 
 import numpy as np
 
+from dray.core.lifecycle.providers.prices import is_priced
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.experience import token_of
 from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.policy import Weights
 from dray.core.model.records.records import Job
 from dray.core.model.specs.resources import WHOLE, Ask
-from dray.core.scheduling.capacity.memory import Floats, Stamp
+from dray.core.model.specs.spec import unpack_spec
+from dray.core.scheduling.capacity.memory import Floats, Mask, Stamp
 from dray.core.scheduling.capacity.remaining import Devices, Rooms
 from dray.core.scheduling.placement.candidates import LAST_RANK, Candidate, Spot, Walk
 from dray.core.scheduling.placement.foresight import foresight_of
 from dray.core.scheduling.placement.fragmentation import fragmentation, fragments_of
 from dray.core.scheduling.placement.kept_keys import is_plain
 from dray.core.scheduling.placement.packed_front import FEWEST_WORKERS, Front, PlainWalk
+from dray.core.scheduling.placement.prospects import weights_for
 from dray.core.scheduling.placement.scorers import (
     SCORERS,
     UNIT,
@@ -67,6 +70,7 @@ class Placer:
         self._plain_walks: dict[tuple[int, str], PlainWalk] = {}
         self._plain_spots: dict[int, Spot] = {}
         self._inverse_rank: Numbers | None = None
+        self.shunned = _shunned(state) if state.bad_providers else None
 
     # --- the face that a pass sees ------------------------------------------------------------------------------------
 
@@ -81,7 +85,7 @@ class Placer:
         if avoid:
             return self._place_beside(self.state.columns.row_of.get(avoid, -1), shape, count, owner)
         walk: Walk | PlainWalk | None = None
-        if hint is None and self.sticky and not self.rooms.guards:
+        if hint is None and self.sticky and not self.rooms.guards and not self._is_special(owner):
             walk = self._plain_walk(shape, owner)
         if walk is None:
             walk = self.walk(shape, owner)
@@ -148,6 +152,10 @@ class Placer:
         """The score of one worker for an ask without cards, as `score` would give it; `steady` as it was then."""
         raise NotImplementedError
 
+    def chooses(self, job: Job) -> bool:
+        """Whether a job is scored by other weights than everybody else."""
+        return False
+
     def front(self, pool: str) -> Front | None:
         """The workers to look at first, where that pays and `ceiling` can tell when it is enough."""
         return None
@@ -177,13 +185,20 @@ class Placer:
 
     def walk(self, shape: int, owner: str) -> Walk:
         """The way of a shape through its candidates, begun at the first call."""
-        key = (shape, self.flavour(self.state.jobs.get(owner)) if self.personal else "")
+        job = self.state.jobs.get(owner)
+        apart = self.personal or (job is not None and job.objective)
+        key = (shape, self.flavour(job) if apart else "")
         walk = self._walks.get(key)
         if walk is None:
             if len(self._walks) >= MOST_WALKS:
                 del self._walks[next(iter(self._walks))]
-            walk = self._walks[key] = Walk(self, shape, self.state.jobs.get(owner), self.hints.get(shape))
+            walk = self._walks[key] = Walk(self, shape, job, self.hints.get(shape))
         return walk
+
+    def _is_special(self, owner: str) -> bool:
+        """Whether a job needs a walk of its own: some workers come last, or it is scored by its own weights."""
+        job = self.state.jobs.get(owner)
+        return self.shunned is not None or (job is not None and self.chooses(job))
 
     def _plain_walk(self, shape: int, owner: str) -> PlainWalk | None:
         """The same for a shape with one alternative and no cards; None where it is another kind of shape."""
@@ -225,22 +240,37 @@ class Greedy(Placer):
         self._heard: dict[str, Floats] = {}
         self._fronts: dict[str, Front] = {}
         known = state.experience
+        # What a job costs, and how long it runs, hangs on its name, and on what it says itself.
+        self._by_job = bool(
+            (weights.performance and (known.runtimes or known.speeds.rates))
+            or (weights.cost and is_priced(state.policy.providers))
+            or weights.cheapest_in_time
+            or ((weights.reliability or weights.latency) and state.provider_of)
+        )
+        self._queues_choose = any(queue.objective for queue in state.policy.queues.values())
         self.personal = bool(
-            weights.spread or (weights.warmth and known.warm) or (weights.performance and known.runtimes)
+            weights.spread or (weights.warmth and known.warm) or self._by_job or self._queues_choose
         )
 
     def score(self, sight: Sight, wish: Wish) -> Numbers:
-        self._heard = hear(sight, wish, self._weights, self._scorers)
+        weights, scorers, unit = self._weights, self._scorers, self._unit
+        if wish.job is not None and self.chooses(wish.job):
+            weights = weights_for(self.state, wish.job)
+            scorers, unit = _weighing(weights)
+        self._heard = hear(sight, wish, weights, scorers)
         scores = weigh(sight, self._heard)
-        if self._weights.spread and wish.job is not None:
-            scores = scores + self._spreading(wish.job).score(sight) * self._weights.spread
-        return to_integers(scores, self._unit)
+        if weights.spread and wish.job is not None:
+            scores = scores + self._spreading(wish.job).score(sight) * weights.spread
+        return to_integers(scores, unit)
+
+    def chooses(self, job: Job) -> bool:
+        return bool(job.objective) or (
+            self._queues_choose and self.state.policy.queue(job.queue).objective is not None
+        )
 
     def stamp(self, flavour: str) -> Stamp | None:
         weights, known = self._weights, self.state.experience
-        if not self.sticky or (weights.reliability and known.trouble):
-            return None
-        if weights.performance and known.runtimes:
+        if not self.sticky or self._by_job or (weights.reliability and known.trouble):
             return None
         return (known.warm_version if flavour else 0,)
 
@@ -284,9 +314,24 @@ class Greedy(Placer):
         if weights.warmth and experience.warm:
             found = token_of(job)
             token = found if found in experience.warm else ""
-        if weights.performance and experience.runtimes:
-            token += f" {job.name}"
+        if self._by_job or job.objective or self._queues_choose:
+            token += self._mark(job)
         return token
+
+    def _mark(self, job: Job) -> str:
+        """What else tells jobs of one shape apart here: all that their time and money are found from."""
+        if not self._by_job and not self.chooses(job):
+            return ""
+        told = unpack_spec(job.spec)
+        limit = job.limit_ms if told.max_runtime_s or told.max_runtime_hours else 0
+        asked = (
+            job.queue if self._queues_choose else "",
+            job.objective,
+            job.expected_ms,
+            limit,
+            job.deadline_ms,
+        )
+        return f" {job.name} {asked}"
 
     def claim(self, spot: Spot, ask: Ask, owner: str, times: int = 1) -> None:
         super().claim(spot, ask, owner, times)
@@ -301,7 +346,8 @@ class Greedy(Placer):
     def terms(self, shape: int, candidate: Candidate, owner: str = "") -> dict[str, float]:
         wish = Wish(self.state, self.state.asks(shape)[candidate.variant], self.state.jobs.get(owner))
         sight = Sight(self.rooms, np.array([candidate.row], dtype=np.intp), claims=True)
-        found = terms(sight, wish, self._weights, self._scorers)
+        weights = weights_for(self.state, wish.job)
+        found = terms(sight, wish, weights, _weighing(weights)[0])
         return {name: round(float(values[0]), 4) for name, values in found.items()}
 
     def _spreading(self, job: Job) -> Spreading:
@@ -312,7 +358,17 @@ class Greedy(Placer):
         return found
 
 
-@lru_cache(maxsize=8)
+def _shunned(state: State) -> Mask:
+    """The rows of workers whose provider is bad: they come last, whatever else speaks for them."""
+    columns = state.columns
+    found = np.zeros(columns.count, dtype=np.bool_)
+    for name in state.bad_providers:
+        rows = [columns.row_of[worker] for worker in state.provided.get(name, ()) if worker in columns.row_of]
+        found[rows] = True
+    return found
+
+
+@lru_cache(maxsize=64)
 def _weighing(weights: Weights) -> tuple[Mapping[str, Scorer], int]:
     """Who is asked under these weights, and by what scores become integers: the larger their sum the smaller."""
     scorers = dict(SCORERS)

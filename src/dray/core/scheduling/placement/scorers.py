@@ -8,24 +8,25 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from dray.core.lifecycle.state.columns import Columns, Numbers, Offer, kind_of
+from dray.core.lifecycle.providers.prices import is_priced
+from dray.core.lifecycle.state.columns import Columns, Numbers, Offer
 from dray.core.lifecycle.state.experience import token_of
 from dray.core.lifecycle.state.state import State
 from dray.core.model.labels import holds
 from dray.core.model.policies.policy import Weights
 from dray.core.model.records.records import Job
 from dray.core.model.specs.resources import IN_ORDER, WHOLE, Ask
-from dray.core.scheduling.capacity.memory import Floats
+from dray.core.scheduling.capacity.memory import Floats, Mask
 from dray.core.scheduling.capacity.remaining import Rooms, Rows
+from dray.core.scheduling.placement.prospects import Outlook, look_out
 
 # Of one worker or of many: the same rule for both.
 Share = TypeVar("Share", float, Floats)
 UNIT = 1_000_000
-PROVIDER = "provider"
 MOST_MARKS = 64
 MOST = (1 << 63) - 1
 
@@ -134,6 +135,10 @@ class Sight:
                 spread[row_of[worker]] = value
         return spread if self.rows is None else spread[self.rows]
 
+    def pick(self, whole: Floats) -> Floats:
+        """Of numbers for all workers a copy of those in sight: whoever weighs them multiplies in place."""
+        return whole.copy() if self.rows is None else whole[self.rows]
+
     def among(self, workers: Iterable[str]) -> Floats:
         """One for these workers, zero for the others."""
         row_of = self._columns.row_of
@@ -215,32 +220,105 @@ def warmth(sight: Sight, wish: Wish) -> Floats | None:
 
 
 def reliability(sight: Sight, wish: Wish) -> Floats | None:
-    """A worker that failed or was lost of late comes after one that was not."""
-    experience = wish.state.experience
-    if not experience.trouble:
+    """A worker that failed or was lost of late comes after one that was not, as does one of a provider that spoils or
+    loses much.
+    """
+    experience, tracked = wish.state.experience, wish.state.provider_of
+    if not experience.trouble and not tracked:
         return None
     marks = {worker: 1 / (1 + experience.trouble_of(worker)) for worker in experience.trouble}
-    return sight.by_worker(marks, 1.0)
+    found = sight.by_worker(marks, 1.0) if marks else np.ones(len(sight), dtype=np.float64)
+    return found * sight.pick(_kept(sight, wish, _success)) if tracked else found
 
 
 def cost(sight: Sight, wish: Wish) -> Floats | None:
-    """The cheaper the provider of a worker the better; one without a price costs nothing."""
-    prices = {name: provider.price_per_hour for name, provider in wish.state.policy.providers.items()}
-    dearest = max(prices.values(), default=0)
-    if dearest <= 0:
+    """The less a job costs there from its beginning to its end the better; where nobody is paid it costs nothing."""
+    if not is_priced(wish.state.policy.providers):
         return None
-    named = [dict(offer.labels).get(PROVIDER, "") for offer in _offers(wish)]
-    return sight.by_offer([1 - prices.get(name, 0) / dearest for name in named])
+    return sight.pick(_kept(sight, wish, _cheapness))
 
 
 def performance(sight: Sight, wish: Wish) -> Floats | None:
     """How fast jobs of this name ran on this kind of card, against the fastest kind; unknown ones lie between."""
     experience = wish.state.experience
-    if wish.job is None or not experience.runtimes:
+    if wish.job is None or not (experience.runtimes or experience.speeds.rates):
         return None
-    times = [experience.runtime_of(wish.job.name, kind_of(offer)) for offer in _offers(wish)]
-    best = min((time for time in times if time > 0), default=0)
-    return sight.by_offer([best / time if time else 0.5 for time in times]) if best else None
+    found = sight.pick(_kept(sight, wish, _quickness))
+    return found if found.any() else None
+
+
+def latency(sight: Sight, wish: Wish) -> Floats | None:
+    """The sooner work begins at a provider, once it was given out, the better; where nobody knows it is in between."""
+    return sight.pick(_kept(sight, wish, _promptness)) if wish.state.provider_of else None
+
+
+def cheapest_in_time(sight: Sight, wish: Wish) -> Floats | None:
+    """The least money among those on which it is likely to end before its deadline; where there is none, the fastest.
+
+    Of workers that have room as the pass found them.
+    """
+    return sight.pick(_kept(sight, wish, _choice)) if wish.job is not None else None
+
+
+def _kept(sight: Sight, wish: Wish, find: Callable[[Sight, Wish, Outlook], Floats]) -> Floats:
+    """Words on all workers, found once in a pass: nothing of them hangs on what it claims."""
+    key = (find, wish.job.id if wish.job is not None else "", wish.ask)
+    found = sight.rooms.worths.get(key)
+    if found is None:
+        outlook = look_out(wish.state, sight.rooms, wish.job, wish.ask)
+        found = sight.rooms.worths[key] = find(sight, wish, outlook)
+    return cast("Floats", found)
+
+
+def _success(sight: Sight, wish: Wish, outlook: Outlook) -> Floats:
+    return outlook.spread([one.success for one in outlook.prospects])
+
+
+def _cheapness(sight: Sight, wish: Wish, outlook: Outlook) -> Floats:
+    return _against_least(outlook.money())
+
+
+def _against_least(money: Floats) -> Floats:
+    """Least divided by each. Where some cost nothing they are the best, and the cheapest other is half as good."""
+    paid = money[money > 0]
+    if not len(paid):
+        return np.ones(len(money), dtype=np.float64)
+    share = paid.min() / np.maximum(money, paid.min())
+    found: Floats = share if len(paid) == len(money) else np.where(money > 0, share / 2, 1.0)
+    return found
+
+
+def _quickness(sight: Sight, wish: Wish, outlook: Outlook) -> Floats:
+    times = [one.run_s if one.known else 0.0 for one in outlook.prospects]
+    best = min((time for time in times if time > 0), default=0.0)
+    return outlook.spread([best / time if time else (0.5 if best else 0.0) for time in times])
+
+
+def _promptness(sight: Sight, wish: Wish, outlook: Outlook) -> Floats:
+    # Differences of less than a second are nobody's reason to go elsewhere.
+    waits = [None if one.start_s is None else one.start_s + 1.0 for one in outlook.prospects]
+    best = min((wait for wait in waits if wait is not None), default=1.0)
+    return outlook.spread([0.5 if wait is None else best / wait for wait in waits])
+
+
+def _choice(sight: Sight, wish: Wish, outlook: Outlook) -> Floats:
+    in_time, ends = who_is_in_time(wish, outlook)
+    fits = sight.rooms.mask(wish.ask)
+    money = outlook.money()
+    if (in_time & fits).any():
+        chosen = np.zeros(len(money), dtype=np.float64)
+        chosen[in_time] = 0.5 + _against_least(money[in_time]) / 2
+        return chosen
+    return ends.min(initial=np.inf) / np.maximum(ends, 1e-3) / 2 if len(ends) else ends
+
+
+def who_is_in_time(wish: Wish, outlook: Outlook) -> tuple[Mask, Floats]:
+    """On which workers a job that starts now is likely to end before its deadline, and after how many seconds."""
+    ends = outlook.spread([one.start_p90_s + one.p90_s * one.overhead for one in outlook.prospects])
+    if wish.job is None or not wish.job.deadline_ms:
+        return np.ones(len(ends), dtype=np.bool_), ends
+    left_s = (wish.job.deadline_ms - wish.state.at_ms) / 1000
+    return ends <= left_s, ends
 
 
 def card_size(sight: Sight, wish: Wish) -> Floats | None:
@@ -283,6 +361,8 @@ SCORERS: dict[str, Scorer] = {
     "performance": performance,
     "card_size": card_size,
     "prefer": prefer,
+    "latency": latency,
+    "cheapest_in_time": cheapest_in_time,
 }
 
 
