@@ -44,7 +44,12 @@ def fingerprint_of(certificate) -> str:
 def test_the_hub_of_the_home_is_found(hub, capfd):
     hub.canned["GET", "/workers"] = (200, {"workers": []})
     assert main(["worker", "ls", "-o", "json"]) == 0
-    assert json.loads(capfd.readouterr().out) == {"workers": [], "stale": 0}
+    assert json.loads(capfd.readouterr().out) == {
+        "workers": [],
+        "stale": 0,
+        "matched": 0,
+        "next_cursor": None,
+    }
 
 
 def test_without_a_hub_the_message_says_what_to_do(clean_environment, capfd):

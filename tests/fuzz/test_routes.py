@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tools.fuzz_http import SchemaRun, ask_streams, fill_hub, run_schemathesis
+from tools.fuzz_http import EVENT_STREAMS, SchemaRun, ask_streams, fill_hub, run_schemathesis
 
 from dray.hub.http.calls import ROUTES
 from dray.hub.http.openapi import openapi_document
@@ -20,8 +20,8 @@ def test_answers_are_as_described(filled):
     hub, known = filled
     report = run_schemathesis(hub, known, SchemaRun(max_time_s=0, seed=1, examples=3, phases="fuzzing"))
     assert report["findings"] == {}, report["findings"]
-    # The stream of events is asked below, and the description itself is what the run begins with.
-    assert report["selected"] == len(ROUTES) - 2
+    # The streams of events are asked below, and the description itself is what the run begins with.
+    assert report["selected"] == len(ROUTES) - len(EVENT_STREAMS) - 1
     assert report["cases"] >= report["selected"]
 
 

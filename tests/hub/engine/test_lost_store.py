@@ -93,19 +93,32 @@ def test_an_idle_hub_notices_too(hub: RunningHub) -> None:
     assert not (hub.home / "hub.sqlite").exists()
 
 
+def count_frames(store: Path) -> tuple[int, int]:
+    """Of the write-ahead log: how many frames are in the database already, and how many there are."""
+    index = store.with_name(store.name + "-shm").read_bytes()
+    copied = int.from_bytes(index[COPIED : COPIED + 4], sys.byteorder)
+    content = store.with_name(store.name + "-wal").read_bytes()
+    salt = content[16:24]
+    frames = 0
+    while content[32 + frames * FRAME + 8 : 32 + frames * FRAME + 16] == salt:
+        frames += 1
+    return copied, frames
+
+
+def alone(hub: RunningHub) -> int:
+    """How many frames are in the log and nowhere else."""
+    copied, frames = count_frames(hub.home / "hub.sqlite")
+    return frames - copied
+
+
 def flip_bit_in_log(store: Path) -> None:
     """One bit in the middle of what only the write-ahead log holds: SQLite drops that frame and all behind it.
 
     In what a checkpoint has copied already it would make the file a damaged one instead.
     """
     log = store.with_name(store.name + "-wal")
-    index = store.with_name(store.name + "-shm").read_bytes()
-    copied = int.from_bytes(index[COPIED : COPIED + 4], sys.byteorder)
     content = bytearray(log.read_bytes())
-    salt = content[16:24]
-    frames = 0
-    while content[32 + frames * FRAME + 8 : 32 + frames * FRAME + 16] == salt:
-        frames += 1
+    copied, frames = count_frames(store)
     assert frames - copied > 20
     content[32 + ((copied + frames) // 2) * FRAME + 2000] ^= 1
     log.write_bytes(content)
@@ -114,19 +127,23 @@ def flip_bit_in_log(store: Path) -> None:
 def test_lost_turns_are_noticed_and_go_the_way_of_a_restored_backup(hub: RunningHub) -> None:
     with hub.worker("w1") as worker:
         worker.register()
-        for number in range(60):
-            assert submit(hub, f"j{number}") == 201
+        submitted = 0
+        assert submit(hub, "first") == 201
         worker.ready()
         running = worker.assigned()
         worker.accept(running)
         worker.recv("ack")
+        # The log begins anew after each checkpoint, whenever that is: enough of it must be in the log alone.
+        while submitted < 60 or (submitted < 1000 and alone(hub) < 40):
+            assert submit(hub, f"j{submitted}") == 201
+            submitted += 1
         assert submit(hub, "last") == 201
         _, before = ask(hub, "GET", "/hub")
         worker.drop()
     hub.kill()
     flip_bit_in_log(hub.home / "hub.sqlite")
     hub.start()
-    gone = [number for number in range(60) if ask(hub, "GET", f"/jobs/j{number}")[0] == 404]
+    gone = [number for number in range(submitted) if ask(hub, "GET", f"/jobs/j{number}")[0] == 404]
     assert gone, "the test has lost what it meant to lose"
     assert ask(hub, "GET", "/jobs/last")[0] == 404
     _, doctor = ask(hub, "GET", "/doctor")

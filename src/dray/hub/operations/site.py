@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from dray.errors import Conflict
+from dray.errors import Conflict, NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import Document
 from dray.hub.documents.public_feed import FeedEvent
@@ -109,7 +109,8 @@ SITE = (
               provider_shapes.ProviderList, lambda desk, caller, ask: desk.service.site.providers(caller), weight=2),
     Operation("show_provider", "Show a provider, its kinds of cards and how fast work runs there", READ,
               asks.NamedSo, provider_shapes.ProviderDetail,
-              lambda desk, caller, ask: desk.service.site.provider(caller, ask.name), weight=2),
+              lambda desk, caller, ask: desk.service.site.provider(caller, ask.name), weight=2,
+              errors=(NotFound,)),
     Operation("list_preemptions", "List receipts of preemptions, newest first, with statistics", READ, ReceiptFilter,
               site_shapes.PreemptionList, lambda desk, caller, ask: desk.service.site.preemptions(caller, ask),
               weight=2, paged=True),
