@@ -48,11 +48,25 @@ Reasons = Callable[[str], str]
 Unread = Callable[[], frozenset[str]]
 _OF_ASSIGNMENTS = ("accept", "resend")
 _UNREAD_MS = 1000
+# So long does a look at a worker that may be silent wait for others.
+SILENCE_WAITS_MS = 50
 
 
 def next_due_ms(state: State) -> int | None:
     """When the next look is due; None while nothing is timed."""
     return state.timers[0][0] if state.timers else None
+
+
+def next_look_ms(state: State) -> int | None:
+    """When to look next, where looks at workers that may be silent wait a moment for each other.
+
+    Each worker has one every so often, at a time of its own: of many workers each would take a turn by itself. What
+    else falls due in that moment is late by it at most.
+    """
+    due_ms = next_due_ms(state)
+    if due_ms is None or state.timers[0][1] != "silence":
+        return due_ms
+    return due_ms + SILENCE_WAITS_MS
 
 
 def forget_answered(state: State) -> None:

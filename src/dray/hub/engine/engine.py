@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Fact
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.timers import forget_answered, next_due_ms
+from dray.core.lifecycle.timers import forget_answered, next_look_ms
 from dray.core.scheduling.passes.turn import TIMERS
 from dray.errors import NotReady
 from dray.hub.engine.clock import HubClock
@@ -291,7 +291,7 @@ class Engine:
         if TIMERS in self._setbacks.skipped():
             return None
         forget_answered(self.state)
-        due_ms = next_due_ms(self.state)
+        due_ms = next_look_ms(self.state)
         return None if due_ms is None else max(0.0, (due_ms - self._clock.read().now_ms) / 1000)
 
     async def _turn(self) -> None:

@@ -87,6 +87,7 @@ class FarPeer(SimSession):
         self.far.push(envelope)
 
     def registered(self, incarnation: str, at_ms: int) -> None:
+        super().registered(incarnation, at_ms)
         self.far.registered(incarnation, at_ms)
 
     def close(self, code: int, reason: str) -> None:
@@ -227,6 +228,11 @@ class LeaderEnd:
         life.world.counts["session resumed"] += 1
         # What was asked on this socket may be on record still, also where its link has broken since.
         life.asked[number] = self._sockets[number].asked
+        by = life.site.registered.get(worker, self._sockets[number].number)
+        if by != self._sockets[number].number and not life.astray:
+            life.world.fail(
+                f"{worker} was taken up from a gateway, and has registered by another socket since"
+            )
         life.resumed.append((worker, number))
 
     def follow(self, after_seq: int, limit: int) -> Followed:

@@ -100,6 +100,7 @@ class LeadWatch:
         self._last = Position(log[seq].epoch if seq in log else 0, seq)
         self.assigned.clear()
         self._group.watch.rewind()
+        self._group.registered.clear()
 
     def _look_for_leader(self) -> None:
         """Somebody leads, where nothing was in the way for long enough."""

@@ -174,6 +174,13 @@ GATEWAYS = (
         "pass",
     ),
     _one(
+        "resumed-whoever-registered-since",
+        "A gateway's socket is taken up though its worker has registered by another one since.",
+        _WORKERS + "_why_not_resumed",
+        "if (worker.incarnation, worker.registered_at_ms) != (one.incarnation, one.registered_at_ms):",
+        "if False:",
+    ),
+    _one(
         "told-twice-credit-kept",
         "What a worker is told again is not taken off the credit that travelled with its socket.",
         _WORKERS + "_resume",

@@ -43,6 +43,8 @@ class HubNode:
         self.shift_ms = 0
         # When a hub last took in that a worker is there.
         self.heeded_ms: dict[str, int] = {}
+        # The socket that each worker was last told it has registered by.
+        self.registered: dict[str, int] = {}
         # In some worlds so little that a hub is behind with its work whenever its store is slow.
         self._chance = random.Random(f"two hubs {world.seed}")  # chance, no secret, here as below
         narrow = random.Random(f"how much a turn takes {world.seed}").random() < NARROW

@@ -112,6 +112,7 @@ class Site(Protocol):
     turn_work: int
     witness: Witness
     heeded_ms: dict[str, int]
+    registered: dict[str, int]
 
     def ended(self, life: HubLife) -> None: ...
     def stepped_down(self, life: HubLife) -> None: ...

@@ -33,7 +33,9 @@ class SimSession:
         self.connection.send_down(envelope)
 
     def registered(self, incarnation: str, at_ms: int) -> None:
-        """Only who may hand sockets on needs to know."""
+        """Its registration is on record."""
+        if not self._life.astray:
+            self._life.site.registered[self.worker] = self.connection.number
 
     def close(self, code: int, reason: str) -> None:
         """End it."""
