@@ -228,11 +228,7 @@ class LeaderEnd:
         life.world.counts["session resumed"] += 1
         # What was asked on this socket may be on record still, also where its link has broken since.
         life.asked[number] = self._sockets[number].asked
-        by = life.site.registered.get(worker, self._sockets[number].number)
-        if by != self._sockets[number].number and not life.astray:
-            life.world.fail(
-                f"{worker} was taken up from a gateway, and has registered by another socket since"
-            )
+        self._site.watch.taken_up(life, worker, self._sockets[number])
         life.resumed.append((worker, number))
 
     def follow(self, after_seq: int, limit: int) -> Followed:

@@ -18,6 +18,7 @@ from dray.hub.gateways.links import OPEN_S, Leader, Links, Socket
 from dray.hub.workers.session import Limits
 from dray.sim.faults.gateways.loop import ProcessLoop
 from dray.sim.faults.gateways.wire import Wire
+from dray.sim.faults.nodes.hub_life import HubLife
 from dray.sim.faults.world.network import Connection, Message
 from dray.sim.faults.world.process import Process
 from dray.wire.messages.worker import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
@@ -74,6 +75,7 @@ class GatewayWitness(Protocol):
     ) -> None: ...
     def told(self, node: GatewayNode, connection: Connection, message: Message) -> None: ...
     def heard(self, number: int, frame: bytes | str) -> None: ...
+    def taken_up(self, life: HubLife, worker: str, socket: Connection) -> None: ...
 
 
 class GatewayNode:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from dray.hub.store.base import Position
 from dray.sim.faults.gateways.node import GatewayNode
+from dray.sim.faults.nodes.hub_life import HubLife
 from dray.sim.faults.world.network import Connection, Message
 from dray.sim.faults.world.world import World
 from dray.wire.messages.worker import ReadyForWork
@@ -25,6 +27,8 @@ class GatewayWatch:
         # Of each socket: when its heartbeats came, by number, and whose they are.
         self._beats: dict[int, dict[int, tuple[int, str]]] = {}
         self._epochs: dict[int, int] = {}
+        # The last turn that was spoken of on each.
+        self._turns: dict[int, Position] = {}
         # Of each socket: what was said on it, and when, and no hub has heard yet; heartbeats are told of in other ways.
         self._unheard: dict[int, list[tuple[bytes | str, int]]] = {}
 
@@ -51,9 +55,28 @@ class GatewayWatch:
         if epoch < self._epochs.get(connection.number, 0):
             self._fail(node, connection, f"was told of epoch {epoch} after {self._epochs[connection.number]}")
         self._epochs[connection.number] = epoch
+        if epoch:
+            self._turns[connection.number] = Position(epoch, payload.get("turn", 0))
         came_ms, worker = self._beats.get(connection.number, {}).get(payload.get("beat", 0), (-1, ""))
         if payload["re"] == "heartbeat" and self._heeded_ms(worker) < came_ms:
             self._fail(node, connection, f"was answered heartbeat {payload['beat']}, which no hub has heard")
+
+    def taken_up(self, life: HubLife, worker: str, socket: Connection) -> None:
+        """A hub goes on with a socket that another one has left: its worker has registered by none since, and what it
+        was told of is in the store.
+        """
+        if life.astray:
+            return
+        by, problem = life.site.registered.get(worker, socket.number), ""
+        if by != socket.number:
+            problem = "has registered by another socket since"
+        told = self._turns.get(socket.number)
+        if told is not None and told.seq:
+            entry = life.store.file.log.get(told.seq)
+            if entry is None or entry.epoch > told.epoch:
+                problem = f"was told of {told}, which is not in the store"
+        if problem:
+            self._world.fail(f"{worker} was taken up from a gateway, and {problem}")
 
     def heard(self, number: int, frame: bytes | str) -> None:
         """What was said on a socket is committed, as far as it is to be."""

@@ -340,4 +340,6 @@ SHOWN_BY: dict[str, int] = {
     "not-sent-again": 5000000186,
     "nothing-said-again": 5000000016,
     "stops-not-said-again": 5000000025,
+    "told-twice-credit-kept": 5000000016,
+    "lost-turns-unnoticed-at-gateways": 5000000008,
 }
