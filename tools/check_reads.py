@@ -47,9 +47,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("dray.hub.notifications.notifier", "tail"): THREAD,
     ("dray.hub.engine.recovery", "tail"): START,
     ("dray.hub.views.counts", "count_jobs"): THREAD,
-    ("dray.hub.views.failures", "find_job"): THREAD,
-    ("dray.hub.views.failures", "past_attempts"): THREAD,
-    ("dray.hub.views.history", "samples"): THREAD,
+    ("dray.hub.views.past.failures", "find_job"): THREAD,
+    ("dray.hub.views.past.failures", "past_attempts"): THREAD,
+    ("dray.hub.views.past.history", "samples"): THREAD,
+    ("dray.hub.views.past.timeline", "past_attempts"): THREAD,
 }
 
 

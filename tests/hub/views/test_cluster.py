@@ -25,12 +25,14 @@ def hub() -> Iterator[RunningHub]:
 class Frames:
     """One reader of `GET /live`."""
 
-    def __init__(self, hub: RunningHub, query: str, token: str = "", after: str = "") -> None:
+    def __init__(
+        self, hub: RunningHub, query: str, token: str = "", after: str = "", path: str = "/live"
+    ) -> None:
         self._line = http.client.HTTPConnection(urlsplit(hub.url).netloc, timeout=30)
         headers = {"Authorization": f"Bearer {token or hub.token}"} | (
             {"Last-Event-ID": after} if after else {}
         )
-        self._line.request("GET", f"/api/v1/live{query}", headers=headers)
+        self._line.request("GET", f"/api/v1{path}{query}", headers=headers)
         self._answer = self._line.getresponse()
         self.status, self.place = self._answer.status, ""
 

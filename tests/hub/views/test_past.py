@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from tests.hub.asking import ask, wait_until
 
-from dray.hub.views.failures import normalise
-from dray.hub.views.history import Sample, spell_series
+from dray.hub.views.past.failures import normalise
+from dray.hub.views.past.history import Sample, spell_series
 from dray.hub.views.spans import Span
 from dray.testing import RunningHub, make_slots, make_spec, running_hub
 

@@ -395,7 +395,9 @@ def _follow_events(session: Session, job_id: str | None, since: str | None) -> i
             for event_id, data in read_events(stream.chunks()):
                 last = event_id or last
                 event = json.loads(data)
-                if job_id is None or event.get("job_id") == job_id:
+                if event.get("type") == "reset":
+                    print(event["why"], file=sys.stderr)
+                elif job_id is None or event.get("job_id") == job_id:
                     print(data if session.json else draw_event(event), flush=True)
 
     try:

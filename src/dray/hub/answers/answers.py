@@ -104,6 +104,11 @@ class Answers:
         return self._parts.forecasts
 
     @property
+    def rows(self) -> Rows:
+        """The reader of records."""
+        return self._rows
+
+    @property
     def site(self) -> SiteAnswers:
         """The answers about the site's rules."""
         return self._parts.site

@@ -25,7 +25,7 @@ from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import Job
 from dray.core.scheduling.explain.reason import span
 from dray.core.scheduling.passes.snapshot import pack_scene
-from dray.hub.answers.estimator import Foreseen, frame
+from dray.hub.answers.estimator import Foresight, frame
 from dray.hub.documents.records import Document
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
@@ -36,7 +36,7 @@ PATIENCE_S = 60.0
 KEPT = 1_000
 MOST_PREDICTED = 5_000
 logger = logging.getLogger("dray.hub.answers.estimates")
-_decode = msgspec.msgpack.Decoder(list[Foreseen]).decode
+_decode = msgspec.msgpack.Decoder(Foresight).decode
 
 
 class Estimate(NamedTuple):
@@ -53,6 +53,8 @@ class Forecasts:
     def __init__(self, engine: Engine, clock: HubClock, every_s: float) -> None:
         self._engine, self._clock, self._every_s = engine, clock, every_s
         self._known: dict[str, Estimate] = {}
+        # Where and when work will run, by one run into the future, and the moment that its times count from.
+        self.foresight, self.foreseen_ms = Foresight([], [], {}), 0
         self._predicted: dict[str, Estimate] = {}
         self._record: deque[tuple[float, float, float]] = deque(maxlen=KEPT)
         self._process: asyncio.subprocess.Process | None = None
@@ -96,7 +98,7 @@ class Forecasts:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 now_ms, found = await self._ask((guest,))
-                mine = [task for task in found if task.job_id == guest.id and task.index == 0]
+                mine = [task for task in found.found if task.job_id == guest.id and task.index == 0]
                 if mine:
                     estimate = Estimate(now_ms + mine[0].p50_ms, now_ms + mine[0].p90_ms, now_ms)
                     return estimate_document(estimate, now_ms)
@@ -130,6 +132,7 @@ class Forecasts:
         waiting = await self._engine.read(lambda state: any(state.backlog.depth.values()))
         if not waiting:
             self._known.clear()
+            self.foresight = Foresight([], [], {})
             return
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -138,7 +141,8 @@ class Forecasts:
             logger.exception("estimates could not be made; the next try begins with a new process")
             return
         known: dict[str, Estimate] = {}
-        for task in found:
+        self.foresight, self.foreseen_ms = found, now_ms
+        for task in found.found:
             estimate = Estimate(now_ms + task.p50_ms, now_ms + task.p90_ms, now_ms)
             known.setdefault(task.job_id, estimate)
             self._predicted.setdefault(f"{task.job_id}/{task.index}", estimate)
@@ -148,7 +152,7 @@ class Forecasts:
         self._news.set()
         self._news.clear()
 
-    async def _ask(self, guests: Sequence[Job]) -> tuple[int, list[Foreseen]]:
+    async def _ask(self, guests: Sequence[Job]) -> tuple[int, Foresight]:
         async with self._turn:
             process = await self._running()
             assert process.stdin is not None  # it was started with pipes

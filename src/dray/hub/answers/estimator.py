@@ -18,7 +18,7 @@ import msgspec
 
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
-from dray.core.scheduling.passes.run_forward import Forecast
+from dray.core.scheduling.passes.run_forward import Forecast, Placed
 from dray.core.scheduling.passes.snapshot import TaskKey, build_scene
 
 DRAWS = 9
@@ -38,8 +38,24 @@ class Foreseen(msgspec.Struct, array_like=True):
     p90_ms: int
 
 
+class Foresight(msgspec.Struct, array_like=True):
+    """When tasks start, by all runs; and by the one in which everybody takes their middle run time, where they run and
+    when what runs already ends.
+    """
+
+    found: list[Foreseen]
+    placed: list[Placed]
+    ends: dict[str, int]
+
+
+class _Run(msgspec.Struct, array_like=True):
+    waits: list[tuple[str, int, int]]
+    placed: list[Placed]
+    ends: dict[str, int]
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_WAITS = msgspec.msgpack.Decoder(list[tuple[str, int, int]])
+_RUN = msgspec.msgpack.Decoder(_Run)
 
 
 def main() -> None:
@@ -76,16 +92,17 @@ def frame(piece: bytes) -> bytes:
     return _LENGTH.pack(len(piece)) + piece
 
 
-def foresee(pieces: list[bytes], go_on: Callable[[], bool]) -> list[Foreseen]:
+def foresee(pieces: list[bytes], go_on: Callable[[], bool]) -> Foresight:
     """Several runs into the future of one scene; a task that starts in fewer than half of them has no estimate."""
     state, clock, wanted = build_scene(pieces)
-    began, runs = time.monotonic(), list[Waits]()
+    began, runs, middle = time.monotonic(), list[Waits](), _Run([], [], {})
     for number in range(DRAWS):
         if (number >= LEAST_DRAWS and time.monotonic() - began > BUDGET_S) or not go_on():
             break
-        waits = _run_aside(state, clock, number, wanted)
-        if waits is not None:
-            runs.append(waits)
+        run = _run_aside(state, clock, number, wanted)
+        if run is not None:
+            runs.append({(job_id, index): wait for job_id, index, wait in run.waits})
+            middle = run if number == 0 else middle
     found = []
     for key in wanted:
         waits_of = sorted(run[key] for run in runs if key in run)
@@ -94,10 +111,10 @@ def foresee(pieces: list[bytes], go_on: Callable[[], bool]) -> list[Foreseen]:
             spread = [*waits_of, *missing]
             last = len(spread) - 1
             found.append(Foreseen(*key, spread[len(spread) // 2], spread[min(last, len(spread) * 9 // 10)]))
-    return found
+    return Foresight(found, middle.placed, middle.ends)
 
 
-def _run_aside(state: State, clock: Clock, number: int, wanted: list[TaskKey]) -> Waits | None:
+def _run_aside(state: State, clock: Clock, number: int, wanted: list[TaskKey]) -> _Run | None:
     """One run in a fork; None where it came to grief."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -106,9 +123,11 @@ def _run_aside(state: State, clock: Clock, number: int, wanted: list[TaskKey]) -
         try:
             os.close(reading)
             mine = os.getppid()
-            waits = Forecast(state, clock, number, lambda: os.getppid() == mine).run(wanted)
+            forecast = Forecast(state, clock, number, lambda: os.getppid() == mine)
+            waits = [(*key, wait) for key, wait in forecast.run(wanted).items()]
+            more = ([], {}) if number else (forecast.placed, forecast.ends)
             with os.fdopen(writing, "wb") as sink:
-                sink.write(_encode([(*key, wait) for key, wait in waits.items()]))
+                sink.write(_encode(_Run(waits, *more)))
             code = 0
         finally:
             os._exit(code)
@@ -118,7 +137,7 @@ def _run_aside(state: State, clock: Clock, number: int, wanted: list[TaskKey]) -
     _, status = os.waitpid(pid, 0)
     if status:
         return None
-    return {(job_id, index): wait for job_id, index, wait in _WAITS.decode(packed)}
+    return _RUN.decode(packed)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,11 @@ from dray.hub.documents.records import moment
 from dray.hub.store.base import LogEntry, Store
 
 KEEP = 1024
+# Said once, first, to a reader whose place is lost; what it hears then comes from now on.
+RESET = "reset"
+WHY_RESET = (
+    "the events after this one are no longer kept, or it is not one of this hub's: look again, then go on"
+)
 KEEP_ALIVE_S = 15.0
 _decode = msgspec.msgpack.Decoder(list[tuple[str, str, str, str, dict[str, Any]]]).decode
 Position = tuple[int, int]
@@ -70,6 +75,9 @@ class Feed:
     ) -> AsyncIterator[FeedEvent | None]:
         """Yield what comes after a number (empty: from now on); None from time to time while nothing happens."""
         position = parse_position(after) if after else self._last
+        if after and not await self._reaches(position):
+            position = self._last
+            yield FeedEvent(f"{position[0]}.0", RESET, {"type": RESET, "why": WHY_RESET})
         while not self.closed:
             bell = self._bell
             found = await self._since(position)
@@ -83,6 +91,16 @@ class Feed:
                 await asyncio.wait_for(bell.wait(), KEEP_ALIVE_S)
             except TimeoutError:
                 yield None
+
+    async def _reaches(self, position: Position) -> bool:
+        """Whether everything after a number can still be told, and the number was ever given out."""
+        if position[0] > self._last[0]:
+            return False
+        if position >= self._last or (self._recent and self._recent[0][0] <= position[0]):
+            return True
+        # A turn that is there says that all later ones are; before the first one there was none.
+        found = await asyncio.to_thread(self._store.tail, position[0] - 1, 1)
+        return bool(found) and found[0].seq <= max(position[0], 1)
 
     async def _since(self, position: Position) -> list[tuple[Position, FeedEvent]]:
         if position >= self._last:

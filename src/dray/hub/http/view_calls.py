@@ -17,10 +17,11 @@ from dray.hub.operations import asks
 from dray.hub.operations.table import OPERATIONS
 from dray.hub.store.base import JobFilter
 from dray.hub.views.board import STATES
-from dray.hub.views.failures import KEYS, ListFailures
-from dray.hub.views.history import SERIES
 from dray.hub.views.live import FollowViews, read_views
 from dray.hub.views.machines import SORTS, ListWorkers
+from dray.hub.views.past.failures import KEYS, ListFailures
+from dray.hub.views.past.history import SERIES
+from dray.hub.views.past.timeline import ShowTimeline
 from dray.hub.views.spans import read_moment
 
 EVENT_ID = r"[0-9]{1,18}\.[0-9]{1,9}"
@@ -95,6 +96,12 @@ def _read_failures(request: Request) -> ListFailures:
     return ListFailures(asked["from"], asked["to"], tuple(dict.fromkeys(asked["by"])), asked["limit"])
 
 
+def _read_timeline(request: Request) -> ShowTimeline:
+    asked = dict(request.query)
+    since, until, workers = asked.pop("from"), asked.pop("to"), asked.pop("worker")
+    return ShowTimeline(since, until, tuple(dict.fromkeys(workers)), **asked)
+
+
 SINCE = Param("since", "begin after this event id", pattern=EVENT_ID, default="")
 _WORKERS = (
     Param("backend", "only workers with this backend", default="", choices=_BACKENDS),
@@ -155,6 +162,15 @@ _FAILURES = (
           many=True),
     Param("limit", "how many groups at most", kind="whole", default=50, low=1, high=200),
 )  # fmt: skip
+_TIMELINE = (
+    _FROM,
+    Param("to", f"until when: {_WHEN}; a week ahead at most, six hours ahead by default", default=""),
+    Param("worker", "only these workers; may repeat", many=True),
+    Param("kind", "only workers of this kind: a type of GPU, with how many or without, or cpu", default=""),
+    Param("job", "only workers that this job is or was on", default="", pattern=ID_PATTERN),
+    Param("limit", "how many workers at most", kind="whole", default=20, low=1, high=64),
+    Param("cursor", "`next_cursor` of the page before", default=""),
+)  # fmt: skip
 _GROUP = Param("group", "the label by which they are grouped too", default="", pattern=LABEL_NAME)
 _VIEWS = Param("views", "what to hear of: cluster, queues, jobs, or job:ID for one; all by default; may repeat",
                many=True, max_length=4096)  # fmt: skip
@@ -167,6 +183,8 @@ def _api(method: str, path: str, name: str, **more: Any) -> Route:
 VIEW_ROUTES: tuple[Route, ...] = (
     _api("GET", "/jobs", "list_jobs", params=_JOBS, read=_read_filter),
     _api("GET", "/jobs:counts", "count_jobs", params=_COUNTED),
+    _api("GET", "/timeline", "show_timeline", params=_TIMELINE, read=_read_timeline),
+    _api("GET", "/users", "list_users"),
     _api("GET", "/history", "show_history", params=_HISTORY, read=_read_history),
     _api("GET", "/failures", "list_failures", params=_FAILURES, read=_read_failures),
     _api("GET", "/cluster", "show_cluster", params=(_GROUP,)),

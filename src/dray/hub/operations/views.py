@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import Document
 from dray.hub.documents.public_feed import FeedEvent
+from dray.hub.documents.records import moment
 from dray.hub.operations import asks
 from dray.hub.operations.operation import READ, Desk, Operation
-from dray.hub.views.failures import ListFailures
 from dray.hub.views.live import FollowViews
 from dray.hub.views.machines import ListWorkers
+from dray.hub.views.past.failures import ListFailures
+from dray.hub.views.past.timeline import AHEAD_MS, ShowTimeline
 from dray.hub.views.spans import DAY_MS, read_span
 from dray.hub.views.views import Views
 from dray.wire.schemas import jobs as shapes
@@ -41,7 +43,19 @@ async def list_failures(desk: Desk, caller: Caller, ask: ListFailures) -> Docume
     return await views.failures.show(caller, ask, read_span(ask.since, ask.until, views.clock_ms(), DAY_MS))
 
 
+async def show_timeline(desk: Desk, caller: Caller, ask: ShowTimeline) -> Document:
+    views = _of(desk)
+    at_ms = views.clock_ms()
+    # By default a quarter ahead of what is shown of the past.
+    until = ask.until or moment(at_ms + AHEAD_MS // 28) or ""
+    return await views.timeline.show(caller, ask, read_span(ask.since, until, at_ms, DAY_MS // 2, AHEAD_MS))
+
+
 VIEWS = (
+    Operation("show_timeline", "Show who had, has and gets which card when", READ, ShowTimeline, view_shapes.Timeline,
+              show_timeline, weight=10, paged=True),
+    Operation("list_users", "List who holds what and who waits how long", READ, asks.Nothing, view_shapes.UserList,
+              lambda desk, caller, ask: _of(desk).users.show(caller), weight=5),
     Operation("count_jobs", "Count jobs by their states, and say in one sentence how they stand", READ, asks.CountJobs,
               view_shapes.JobCounts,
               lambda desk, caller, ask: _of(desk).counts.show(caller, ask.user, ask.ended_after), weight=2),

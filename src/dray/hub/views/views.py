@@ -12,10 +12,12 @@ from dray.hub.store.writer import StoreWriter
 from dray.hub.views.board import Board
 from dray.hub.views.cluster import ClusterView
 from dray.hub.views.counts import CountsView
-from dray.hub.views.failures import FailuresView
-from dray.hub.views.history import History
 from dray.hub.views.live import LiveView
 from dray.hub.views.machines import MachinesView
+from dray.hub.views.past.failures import FailuresView
+from dray.hub.views.past.history import History
+from dray.hub.views.past.timeline import TimelineView
+from dray.hub.views.users import UsersView
 
 
 class Views(NamedTuple):
@@ -27,6 +29,8 @@ class Views(NamedTuple):
     history: History
     failures: FailuresView
     counts: CountsView
+    timeline: TimelineView
+    users: UsersView
     clock: HubClock
 
     def clock_ms(self) -> int:
@@ -42,8 +46,12 @@ def make_views(
     board = Board(engine)
     live = LiveView(engine, clock, board)
     history = History(engine, clock, store, writer, board)
-    answers.listeners += [live.hear, history.hear]
+    users = UsersView(engine, clock)
+    answers.listeners += [live.hear, history.hear, users.hear]
     machines = MachinesView(engine, clock, board, round(config.stale_s * 1000))
     counts = CountsView(engine, clock, store, answers.forecasts)
     failures = FailuresView(engine, store)
-    return Views(ClusterView(engine, clock, board), machines, live, history, failures, counts, clock)
+    timeline = TimelineView(engine, clock, store, answers.rows, board, answers.forecasts)
+    return Views(
+        ClusterView(engine, clock, board), machines, live, history, failures, counts, timeline, users, clock
+    )

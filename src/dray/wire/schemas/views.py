@@ -162,3 +162,59 @@ class Failures(msgspec.Struct, rename={"since": "from", "until": "to"}):
     groups: list[FailureGroup]
     left_out: int
     others: dict[str, int] = {}
+
+
+class TimelineRow(msgspec.Struct):
+    """A worker and its bars, each `[card, begin, end, state, user, job, task, name]`: the card by its index, -1 for
+    work that holds none; moments in milliseconds of wall time, an end of 0 is one that nobody knows. States: how tries
+    ended (`succeeded`, `failed`, `killed`, `preempted`, `lost`), `runs`, `kept` for somebody, `foreseen`. Of others no
+    job is named (-1: no task).
+    """
+
+    worker: str
+    kind: str
+    cards: int
+    bars: list[tuple[int, int, int, str, str, str, int, str]]
+
+
+class Timeline(msgspec.Struct, rename={"since": "from", "until": "to"}):
+    """Who had, has and gets which card when, on a page of workers."""
+
+    since: str
+    until: str
+    now_ms: int
+    headline: str
+    rows: list[TimelineRow]
+    cut: Annotated[bool, Meta(description="there were more bars than one answer holds")] = False
+    next_cursor: str | None = None
+
+
+class UserRow(msgspec.Struct):
+    """One user, or all `others` together. `share`: of the weights of those who have work; `times_share`: how often that
+    they hold; `used`: core-milliseconds, decayed, as fair share measures them; `stopped`, `lost_s`: for others within a
+    day.
+    """
+
+    user: str
+    users: int
+    weight: float | None
+    share: float
+    times_share: float | None
+    running: int
+    gpus_held: float
+    used: float
+    waiting: int
+    oldest_wait_s: float | None
+    starts_per_min_1h: float
+    wait_p50_s: float | None
+    wait_p90_s: float | None
+    stopped: int
+    lost_s: float
+
+
+class UserList(msgspec.Struct):
+    """Who holds what, and who waits how long."""
+
+    headline: str
+    users: list[UserRow]
+    left_out: int = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import zlib
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.state.events import (
@@ -37,11 +38,27 @@ HORIZON_MS = 30 * 86_400_000
 MOST_STEPS = 20_000
 PARTS = 8
 LONGER = (1.25, 1.5, 2.0, 3.0, 5.0)
+MOST_PLACED = 4_000
 TaskKey = tuple[str, int]
 
 
+class Placed(NamedTuple):
+    """Where a task was placed in one run, and from when to when it ran there, counted from its beginning; `end_ms` is
+    NEVER where nothing says how long it takes.
+    """
+
+    job_id: str
+    task: int
+    worker: str
+    devices: tuple[int, ...]
+    begin_ms: int
+    end_ms: int
+
+
 class Forecast:
-    """One run into the future. `number` chooses the draw; 0 takes everybody's middle run time."""
+    """One run into the future. `number` chooses the draw; 0 takes everybody's middle run time. `placed` are those that
+    started in it, and `ends` says when what runs already comes to its end, by its uid.
+    """
 
     def __init__(self, state: State, clock: Clock, number: int, go_on: Callable[[], bool]) -> None:
         self._state, self._began, self._number, self._go_on = state, clock, number, go_on
@@ -51,12 +68,16 @@ class Forecast:
         self._means = dict(state.experience.calls)
         self._ends: list[tuple[int, str, str]] = []
         self.starts: dict[TaskKey, int] = {}
+        self.placed: list[Placed] = []
+        self.ends: dict[str, int] = {}
 
     def run(self, wanted: Sequence[TaskKey]) -> dict[TaskKey, int]:
         """Go on until all these tasks have started, nothing moves any more, or it is far enough; gives the waits."""
         left = dict.fromkeys(wanted)
         for attempt in [attempt for attempt in self._state.attempts.values() if attempt.phase.live]:
-            self._await_end(attempt)
+            at_ms = self._await_end(attempt)
+            if at_ms < NEVER and not attempt.lane:
+                self.ends[attempt.uid] = at_ms - self._began.now_ms
         for _ in range(MOST_STEPS):
             self._take_turn()
             for key in [key for key in self.starts if key in left]:
@@ -104,7 +125,13 @@ class Forecast:
                 AttemptStarted(attempt.worker, attempt.job_id, self._spell(attempt), attempt.uid),
                 clock,
             )
-            self._await_end(attempt)
+            at_ms = self._await_end(attempt)
+            if not attempt.lane and len(self.placed) < MOST_PLACED:
+                began_ms = self._began.now_ms
+                span = (clock.now_ms - began_ms, at_ms - began_ms if at_ms < NEVER else NEVER)
+                self.placed.append(
+                    Placed(attempt.job_id, attempt.index, attempt.worker, attempt.devices, *span)
+                )
 
     def _note_start(self, attempt: Attempt) -> None:
         """From when on a task runs; the calls of a lane follow each other."""
@@ -133,14 +160,19 @@ class Forecast:
             if attempt is not None and attempt.phase is Phase.STOPPING:
                 heapq.heappush(self._ends, (end_ms(self._state, attempt), uid, "preempted"))
 
-    def _await_end(self, attempt: Attempt) -> None:
+    def _await_end(self, attempt: Attempt) -> int:
+        """Note when an attempt ends, and give that; NEVER where nothing says so."""
         if attempt.phase is Phase.STOPPING:
-            heapq.heappush(self._ends, (end_ms(self._state, attempt), attempt.uid, "preempted"))
-            return
+            at_ms = end_ms(self._state, attempt)
+            heapq.heappush(self._ends, (at_ms, attempt.uid, "preempted"))
+            return at_ms
         began_ms = self._now_ms if attempt.lane else attempt.started_ms or attempt.assigned_ms
         span_ms = self._span_ms(attempt)
-        if span_ms < NEVER:
-            heapq.heappush(self._ends, (max(began_ms + span_ms, self._now_ms + 1), attempt.uid, "succeeded"))
+        if span_ms >= NEVER:
+            return NEVER
+        at_ms = max(began_ms + span_ms, self._now_ms + 1)
+        heapq.heappush(self._ends, (at_ms, attempt.uid, "succeeded"))
+        return at_ms
 
     def _stands_still(self) -> bool:
         """Nothing that runs will end, and all that is timed is another look at a task that nobody can make room for."""

@@ -32,7 +32,7 @@ MOST_POINTS = 1_500
 # A month of minutes.
 MOST_SAMPLES = 45_000
 MOST_CLASSES = 64
-logger = logging.getLogger("dray.hub.views.history")
+logger = logging.getLogger("dray.hub.views.past.history")
 
 
 class Sample(msgspec.Struct, array_like=True):
