@@ -22,6 +22,8 @@ sys.path.insert(0, str(ROOT))
 from tests.browser import chromium  # noqa: E402 - found after the line above
 from tests.browser.stage import Stage  # noqa: E402 - as above
 
+# Those of the manual; pictures that lie in the repository are few and small.
+MANUAL = ("cluster", "job-waits")
 WIDTHS = (("phone", 360, 780), ("desk", 1280, 860), ("wall", 1920, 1080))
 THEMES: tuple[Any, ...] = ("light", "dark")
 SETTLE_MS = 700
@@ -63,7 +65,7 @@ def take(browser: Browser, stage: Stage, folder: Path, wanted: list[str], manual
             page = context.new_page()
             sign_in(page, stage)
             for shot in shots(stage):
-                if wanted and shot.name not in wanted:
+                if (wanted or manual) and shot.name not in (wanted or MANUAL):
                     continue
                 page.goto(f"{stage.url}/ui{shot.path}")
                 page.locator("main").wait_for()

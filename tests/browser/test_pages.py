@@ -35,7 +35,16 @@ def pages_of(stage: Stage) -> list[str]:
             "/queues/default",
         ),
         *(job, f"/jobs/{stage.failed}?tab=why", *tabs, "/workers/fake-h100-1", "/services", "/services/docs"),
-        *("/failures", "/submit?command=true&gpus=1", "/submit?as=yaml", "/templates", "/whatif", "/nowhere"),
+        *(
+            "/timeline",
+            f"/timeline?hours=1&kind=H100&job={stage.waits}",
+            "/failures",
+            "/submit?command=true&gpus=1",
+            "/submit?as=yaml",
+            "/templates",
+            "/whatif",
+            "/nowhere",
+        ),
         *(f"/hub?tab={tab}" for tab in ("doctor", "hubs", "policy", "tokens", "audit")),
     ]
 
@@ -125,6 +134,18 @@ def test_pages_say_what_the_api_says(stage: Stage, visit: Visit) -> None:
     failures = api("GET", "/failures").json
     expect(page.locator(".lead")).to_have_text(failures["headline"])
     expect(page.locator(".card")).to_have_count(len(failures["groups"]))
+    # Bars are attempts: each card of the wide job has one, and what is to come is foreseen or kept.
+    visitor.go("/timeline?kind=H100")
+    shown = api("GET", "/timeline", kind="H100").json
+    expect(page.locator(".lead")).to_have_text(shown["headline"])
+    page.get_by_text("The same as a table").click()
+    expect(page.get_by_role("row", name=re.compile("llama-sft"))).to_have_count(8)
+    attempt = api("GET", f"/jobs/{stage.runs}").json["attempts"][0]
+    bars = [bar for row in shown["rows"] for bar in row["bars"] if bar[5] == stage.runs]
+    assert {row["worker"] for row in shown["rows"] if any(bar[5] == stage.runs for bar in row["bars"])} == {
+        attempt["worker"]
+    }
+    assert sorted(bar[0] for bar in bars) == attempt["devices"]
     visitor.go("/services/docs")
     expect(page.get_by_text("2 of 2")).to_be_visible()
 

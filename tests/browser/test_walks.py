@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from playwright.sync_api import Page, expect
+import trustme
+from playwright.sync_api import Browser, Page, expect
 from tests.browser.test_pages import settle
 from tests.browser.test_sign_in import make_token
 from tests.browser.visitor import Visitor
@@ -210,6 +212,61 @@ def test_a_hub_that_dies_and_comes_back(site: Cluster, visit: Visit) -> None:
     expect(theirs.get_by_role("status")).to_have_text("live")
     site.call("DELETE", f"/tokens/{eve['id']}")
     expect(theirs.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+def test_a_store_that_was_restored_and_a_million_tasks(visit: Visit) -> None:
+    """A page that has seen the future of an older store shows what there is; one of a huge array opens at once."""
+    site = Cluster()
+    try:
+        site.start_hub()
+        kept = site.submit("true", name="kept", hold=True, array={"first": 0, "last": 999_999})
+        site.stop_hub()
+        shutil.copytree(site.home, site.folder / "older")
+        site.start_hub()
+        lost = site.submit("true", name="lost", hold=True)
+        visitor = visit(site)
+        page = visitor.sign_in(path="/jobs")
+        expect(page.get_by_role("link", name="lost", exact=True)).to_be_visible()
+        site.stop_hub()
+        site.home.rename(site.folder / "newer")
+        (site.folder / "older").rename(site.home)
+        site.start_hub()
+        # The session was in the store that is gone: whoever it was signs in again.
+        expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+        page = visitor.sign_in(path="/jobs")
+        expect(page.get_by_role("link", name="kept", exact=True)).to_be_visible()
+        assert site.call("GET", f"/jobs/{lost}").status == 404
+        expect(page.get_by_role("link", name="lost", exact=True)).to_have_count(0)
+        visitor.go(f"/jobs/{kept}?tab=tasks")
+        expect(page.get_by_text("1,000,000 pending").first).to_be_visible()
+        page.get_by_role("button", name="More").click()
+        expect(page).to_have_url(re.compile("cursor="))
+        assert page.evaluate("() => document.querySelectorAll('*').length") < 3000
+    finally:
+        site.close()
+
+
+def test_over_tls_the_cookie_is_of_this_host_alone(browser: Browser) -> None:
+    site = Cluster()
+    authority = trustme.CA()
+    cert = authority.issue_cert("127.0.0.1")
+    cert.cert_chain_pems[0].write_to_path(str(site.folder / "cert.pem"))
+    cert.private_key_pem.write_to_path(str(site.folder / "key.pem"))
+    flags = ("--tls-cert", str(site.folder / "cert.pem"), "--tls-key", str(site.folder / "key.pem"))
+    try:
+        site.start_hub(*flags)
+        context = browser.new_context(ignore_https_errors=True)
+        page = context.new_page()
+        page.goto(f"https://127.0.0.1:{site.port}/ui/")
+        page.get_by_label("Or paste a token").fill(site.token)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_text("No machine has joined yet")).to_be_visible()
+        expect(page.get_by_text("dray worker start", exact=True)).to_be_visible()
+        (cookie,) = context.cookies()
+        assert (cookie["name"], cookie["secure"], cookie["path"]) == ("__Host-dray_web", True, "/")
+        context.close()
+    finally:
+        site.close()
 
 
 def test_another_clock_and_another_place(site: Cluster, visit: Visit) -> None:

@@ -158,6 +158,7 @@ def shape(line: str) -> str:
     # A bar that has seen the end at its first look knows no rate.
     line = re.sub(r"tasks done, .*$", "tasks done", line)
     line = re.sub(r"\bdray_[0-9a-f]{8}_[\w-]+", "TOKEN", line)
+    line = re.sub(r"#code=[\w-]+", "#code=CODE", line)
     line = re.sub(r"https?://[\w.:-]+", "URL", line)
     line = re.sub(r"(?:/[\w.-]+)+|~/[\w./-]+", "PATH", line)
     line = re.sub(r"\b[a-z0-9]{12}\b", "ID", line)

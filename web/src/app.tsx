@@ -14,6 +14,7 @@ import { SignIn } from "./pages/sign_in.tsx";
 import { Site } from "./pages/site.tsx";
 import { Submit } from "./pages/submit.tsx";
 import { Template, Templates } from "./pages/templates.tsx";
+import { Timeline } from "./pages/timeline.tsx";
 import { WhatIf } from "./pages/whatif.tsx";
 import { Worker } from "./pages/worker.tsx";
 import { path } from "./route.ts";
@@ -24,6 +25,7 @@ import { Empty } from "./ui.tsx";
 const PLACES: [string, string][] = [
   ["/", "Cluster"],
   ["/jobs", "Jobs"],
+  ["/timeline", "Timeline"],
   ["/queues", "Queues"],
   ["/failures", "Failures"],
   ["/services", "Services"],
@@ -39,6 +41,7 @@ function Page() {
   if (at === "/jobs") return <Jobs />;
   if (at === "/queues") return <Queues />;
   if (at === "/services") return <Services />;
+  if (at === "/timeline") return <Timeline />;
   if (at === "/failures") return <Failures />;
   if (at === "/whatif") return <WhatIf />;
   if (at === "/submit") return <Submit />;
@@ -71,9 +74,13 @@ async function begin(say: (fault: string) => void): Promise<void> {
 export function App() {
   const said = useSignal("");
   useEffect(() => {
-    void begin((fault) => {
-      said.value = fault;
-    });
+    const start = () =>
+      void begin((fault) => {
+        said.value = fault;
+      });
+    start();
+    // A link of `dray ui` that is opened where the page is open already loads nothing anew.
+    window.addEventListener("hashchange", start);
     return effect(() => {
       if (who.value === "unknown" && !window.location.hash) void recall();
     });

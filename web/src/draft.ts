@@ -65,7 +65,10 @@ export function draft(fields: Fields): { spec: Record<string, unknown>; faults: 
     if (seconds === null) faults.push(`A time limit is written like 2h or 30m, not ${given("time")}`);
     else spec.max_runtime_s = seconds;
   }
-  if (given("array")) spec.array = { indices: given("array") };
+  const range = /^(\d+)-(\d+)$/.exec(given("array"));
+  // A range may be as long as one likes, a list may not.
+  if (range) spec.array = { first: Number(range[1]), last: Number(range[2]) };
+  else if (given("array")) spec.array = { indices: given("array") };
   return { spec, faults };
 }
 

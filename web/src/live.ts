@@ -1,6 +1,6 @@
 // One stream per tab: what changed, in frames. Pages say what they look at; what they show they ask for themselves.
 import { effect, signal } from "@preact/signals";
-import { Refusal, raw, reach, turn } from "./hub.ts";
+import { Refusal, raw, reach, recall, turn } from "./hub.ts";
 import { who } from "./session.ts";
 import { Frames } from "./sse.ts";
 
@@ -76,8 +76,9 @@ async function read(answer: Response): Promise<void> {
   const reader = answer.body?.pipeThrough(new TextDecoderStream()).getReader();
   if (!reader) return;
   const frames = new Frames();
-  // What changed while nobody listened is looked at once more.
+  // What changed while nobody listened is looked at once more, and who answers now.
   settle();
+  void recall();
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;

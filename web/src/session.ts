@@ -35,7 +35,9 @@ export function learn(session: SessionDocument): void {
   if (Math.abs(aheadMs) < 2000) aheadMs = 0;
   if (build.value && session.build && build.value !== session.build) outdated.value = true;
   build.value ||= session.build;
-  who.value = session;
+  // Pages look at who asks: the same one is no news.
+  const known = who.value;
+  if (typeof known !== "object" || known.token !== session.token) who.value = session;
 }
 
 export function forget(): void {

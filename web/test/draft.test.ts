@@ -23,7 +23,7 @@ test("a form becomes a spec, or says what is wrong with it", () => {
     cpu_milli: 1500,
     memory_bytes: 16 * 2 ** 30,
     max_runtime_s: 7200,
-    array: { indices: "0-9" },
+    array: { first: 0, last: 9 },
     priority: -3,
   });
   assert.equal(draft({ command: "x", gpus: "0.5" }).spec.gpu_milli, 500);

@@ -1,6 +1,6 @@
 import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useMemo } from "preact/hooks";
-import type { Cluster as Columns } from "../api.d.ts";
+import type { Cluster as Columns, History } from "../api.d.ts";
 import { freeBy, heldShare, read, readRow, sorted, type WorkerRow } from "../cluster_rows.ts";
 import { count, many, percent, span } from "../format.ts";
 import { useAsked } from "../hub.ts";
@@ -18,7 +18,7 @@ const COLOURINGS: [Colouring, string][] = [
   ["queue", "queue"],
   ["free", "free by"],
 ];
-const PAGE = 100;
+const PAGE = 50;
 
 export function Cluster() {
   const group = param("group");
@@ -93,11 +93,13 @@ type Pick_<T, K extends keyof T> = { [P in K]: T[P] };
 function Tiles({ of }: { of: Pick_<Columns, "workers" | "totals"> }) {
   const t = of.totals;
   const gone = (of.workers.offline ?? 0) + (of.workers.quarantined ?? 0);
+  const past = useAsked<History>("/history", {}, 60_000).found;
   const strange = (of.workers.not_ready ?? 0) + (of.workers.draining ?? 0);
   return (
     <div class="tiles">
       <div class="tile">
         <span>held</span>
+        <Spark of={past} name={t.gpus ? "gpus_held" : "cores_held"} whole={t.gpus ? "gpus" : "cores"} />
         <strong>{t.gpus ? percent(t.held / 1000, t.gpus) : percent(t.cpu_used, t.cpu)}</strong>
         <small>
           {t.gpus ? `${count(t.held / 1000)} of ${many(t.gpus, "GPU")}` : `of ${many(t.cpu / 1000, "core")}`}
@@ -110,11 +112,13 @@ function Tiles({ of }: { of: Pick_<Columns, "workers" | "totals"> }) {
       </div>
       <div class="tile">
         <span>run</span>
+        <Spark of={past} name="running" />
         <strong>{count(t.tasks)}</strong>
         <small>{t.tasks === 1 ? "task" : "tasks"}</small>
       </div>
       <div class="tile">
         <span>wait</span>
+        <Spark of={past} name="waiting" />
         <strong>{count(t.waiting)}</strong>
         <small>
           <a href="/ui/jobs?state=pending">which?</a>
@@ -126,6 +130,26 @@ function Tiles({ of }: { of: Pick_<Columns, "workers" | "totals"> }) {
         <small>{gone + strange ? `${gone} away, ${strange} take no work` : "every worker is well"}</small>
       </div>
     </div>
+  );
+}
+
+// The last hours of a number, as a line; a gap where no hub looked.
+function Spark({ of, name, whole }: { of: History | null; name: string; whole?: string }) {
+  const values = of?.series[name] ?? [];
+  const seen = values.filter((one): one is number => one !== null);
+  if (seen.length < 2) return null;
+  const most = Math.max(...(whole ? (of?.series[whole] ?? []) : seen).map((one) => one ?? 0), 1e-9);
+  let path = "";
+  values.forEach((one, at) => {
+    if (one === null) return;
+    const begins = at === 0 || values[at - 1] === null;
+    path += `${begins ? "M" : "L"}${((at / (values.length - 1)) * 100).toFixed(1)} ${(23 - (22 * one) / most).toFixed(1)}`;
+  });
+  const words = `since ${new Date(of?.from ?? 0).toLocaleString()}: ${count(Math.min(...seen))} to ${count(Math.max(...seen))}`;
+  return (
+    <svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label={words}>
+      <path d={path} />
+    </svg>
   );
 }
 

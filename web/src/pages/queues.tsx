@@ -1,5 +1,5 @@
 import { useEffect } from "preact/hooks";
-import type { Overview, QueueDetail, QueueList, QuotaList, UsageAnswer } from "../api.d.ts";
+import type { QueueDetail, QueueList, QuotaList, UsageAnswer } from "../api.d.ts";
 import { count, many, percent, span } from "../format.ts";
 import { useAsked } from "../hub.ts";
 import { look } from "../live.ts";
@@ -9,7 +9,6 @@ import { Bar, Card, Empty, Facts, Lead, Shown, Table, Time } from "../ui.tsx";
 export function Queues() {
   useEffect(() => look(["queues"]), []);
   const queues = useAsked<QueueList>("/queues");
-  const overview = useAsked<Overview>("/overview", { limit: 0, heads: 0 });
   return (
     <>
       <h1>Queues and people</h1>
@@ -83,34 +82,80 @@ export function Queues() {
         }}
       </Shown>
       <div class="cards">
-        <Card title="People who hold something">
-          <Shown of={overview}>
-            {(found) =>
-              found.users.length ? (
-                <Table
-                  caption="People"
-                  rows={found.users}
-                  id={(one) => one.user}
-                  columns={[
-                    {
-                      name: "User",
-                      of: (one) => <a href={`/ui/jobs?user=${one.user}`}>{one.user}</a>,
-                      wide: true,
-                    },
-                    { name: "GPUs", of: (one) => count(one.gpus), right: true },
-                    { name: "Tasks", of: (one) => count(one.tasks), right: true },
-                  ]}
-                />
-              ) : (
-                <p class="faint">Nobody that you may see.</p>
-              )
-            }
-          </Shown>
-        </Card>
+        <People />
         <Used />
       </div>
       <Quotas />
     </>
+  );
+}
+
+type UserRow = {
+  user: string;
+  users: number;
+  weight: number | null;
+  share: number;
+  times_share: number | null;
+  running: number;
+  gpus_held: number;
+  waiting: number;
+  oldest_wait_s: number | null;
+  wait_p50_s: number | null;
+  wait_p90_s: number | null;
+  stopped: number;
+  lost_s: number;
+};
+
+// Who holds how often their share, and who waits.
+function People() {
+  const asked = useAsked<{ headline: string; users: UserRow[] }>("/users");
+  return (
+    <Card title="People">
+      <Shown of={asked}>
+        {(found) => (
+          <>
+            <p class="large">{found.headline}</p>
+            {found.users.length ? (
+              <Table
+                caption="People"
+                rows={found.users}
+                id={(one) => one.user || "others"}
+                columns={[
+                  {
+                    name: "User",
+                    of: (one) =>
+                      one.users > 1 || !one.user ? (
+                        `${many(one.users, "other")}`
+                      ) : (
+                        <a href={`/ui/jobs?user=${one.user}`}>{one.user}</a>
+                      ),
+                    wide: true,
+                  },
+                  { name: "GPUs", of: (one) => count(one.gpus_held), right: true },
+                  {
+                    name: "Of their share",
+                    of: (one) => (one.times_share ? `${one.times_share.toFixed(1)} ×` : ""),
+                    right: true,
+                  },
+                  { name: "Run", of: (one) => count(one.running), right: true },
+                  { name: "Wait", of: (one) => count(one.waiting), right: true },
+                  {
+                    name: "Oldest",
+                    of: (one) => (one.oldest_wait_s ? span(one.oldest_wait_s) : ""),
+                    right: true,
+                  },
+                  {
+                    name: "Stopped for others",
+                    of: (one) => (one.stopped ? `${count(one.stopped)}, ${span(one.lost_s)} lost` : ""),
+                    right: true,
+                  },
+                ]}
+              />
+            ) : null}
+          </>
+        )}
+      </Shown>
+    </Card>
   );
 }
 
