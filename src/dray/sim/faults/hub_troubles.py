@@ -113,6 +113,27 @@ def _cut_from_hubs(history: History, group: HubGroup, draw: int) -> None:
     history.world.at(_span(group, draw >> 2), group.reconnect, machine)
 
 
+def _move(history: History, group: HubGroup, draw: int) -> None:
+    """A machine goes to another hub, and the one that it was connected to does not hear so for long."""
+    worker = history.workers[draw % len(history.workers)]
+    if worker.connection is not None:
+        group.send_on(worker.connection.owner)
+        worker.connection.desert(5000 + (draw >> 8) % 60_000)
+
+
+def _move_under(history: History, group: HubGroup, draw: int) -> None:
+    """And the leader dies soon after."""
+    _move(history, group, draw)
+    history.world.at(200 + (draw >> 4) % 8000, lambda: _leader(group).kill("killed"))
+
+
+# Of workers between gateways. Drawn apart too.
+MOVES: dict[str, Fault] = {
+    "worker moves to another hub": _for_hubs(_move),
+    "worker moves before a leader dies": _for_hubs(_move_under),
+}
+
+
 # What befalls the ways between hubs where those are gateways. Drawn apart: worlds without stay as they were.
 GATEWAY_TROUBLES: dict[str, Fault] = {
     name: _for_hubs(trouble)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.timings import Rules
-from dray.sim.faults.hub_troubles import GATEWAY_TROUBLES, HUB_TROUBLES
+from dray.sim.faults.hub_troubles import GATEWAY_TROUBLES, HUB_TROUBLES, MOVES
 from dray.sim.faults.hubs.group import HubGroup
 from dray.sim.faults.hubs.watch import LeadWatch
 from dray.sim.faults.nodes.foreign import ForeignNode
@@ -36,7 +36,7 @@ from dray.sim.faults.world.world import CALM_MS, Size, World
 
 FOREIGN_EVERY = 4
 SEVERAL_HUBS, SEVERAL_FROM = 1 / 3, 10**9
-GATEWAYS = 0.4
+GATEWAYS, MOVED_SHARE = 0.4, 0.5
 DISABLED_SHARE, RESTARTED_SHARE = 0.4, 0.15
 STEERED_SHARE, BROKEN_SHARE, UNTOLD_SHARE = 0.15, 0.2, 0.1
 # So long after the faults somebody looks at what a restored hub does not know.
@@ -135,6 +135,8 @@ class History:
             self._plan_some(skipped, 6, "hubs", 1.0, list(HUB_TROUBLES), 3)
             if self.hub.has_gateways:
                 self._plan_some(skipped, 7, "gateways", 1.0, list(GATEWAY_TROUBLES), 4)
+                # By this number none of those worlds is drawn that are kept because they showed a bug.
+                self._plan_some(skipped, 8, "moves 54", MOVED_SHARE, list(MOVES), 4)
 
     def _plan_steering(self, skipped: frozenset[int]) -> None:
         # By this number none of the worlds is drawn that are kept because they showed a bug: they stay as they were.
@@ -186,7 +188,7 @@ class History:
         worker = self.workers[draw % len(self.workers)]
         self.world.counts[kind] += 1
         self.world.tell(f"fault {number}: {kind} ({worker.machine_name})")
-        (BY_NAME | HUB_TROUBLES | GATEWAY_TROUBLES)[kind](self, worker, draw >> 8)
+        (BY_NAME | HUB_TROUBLES | GATEWAY_TROUBLES | MOVES)[kind](self, worker, draw >> 8)
 
     # --- troubles that need the whole world ---------------------------------------------------------------------------
 

@@ -354,6 +354,10 @@ class HubGroup(HubNode):
         """Whose address that is."""
         return self.machines[place]
 
+    def send_on(self, who: str) -> None:
+        """Have somebody ask the next hub first."""
+        self._places[who] = (self._places.get(who, 0) + 1) % len(self.machines)
+
     def break_links(self, machine: HubMachine) -> None:
         """Its links to other hubs break, both ways."""
         for wire in self.wires:

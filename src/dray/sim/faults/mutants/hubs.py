@@ -194,12 +194,21 @@ GATEWAYS = (
         "if is_new and hello.done_seq and (knows_more or await self._gateways.has_lost(hello)):",
         "if False:",
     ),
-    _one(
+    Mutant(
         "equal-epoch-of-another-leader",
-        "A leader keeps an epoch that a gateway has heard from another hub.",
-        _LINK + "_greet",
-        "hello.max_epoch > gateways.epoch or (is_new and hello.max_epoch == gateways.epoch)",
-        "hello.max_epoch > gateways.epoch",
+        "Who takes over, and a leader whom a gateway greets, keep an epoch that workers have heard from another hub.",
+        (
+            Edit(
+                _LINK + "_greet",
+                "hello.max_epoch > gateways.epoch or (is_new and hello.max_epoch == gateways.epoch)",
+                "hello.max_epoch > gateways.epoch",
+            ),
+            Edit(
+                "dray.sim.faults.leads.standby:Standby._take",
+                "max(least_epoch(self._home.known), self._home.heard_epoch + 1)",
+                "least_epoch(self._home.known)",
+            ),
+        ),
     ),
     _one(
         "digest-unread",

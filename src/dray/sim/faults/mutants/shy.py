@@ -342,4 +342,5 @@ SHOWN_BY: dict[str, int] = {
     "stops-not-said-again": 5000000025,
     "told-twice-credit-kept": 5000000016,
     "lost-turns-unnoticed-at-gateways": 5000000008,
+    "equal-epoch-of-another-leader": 4000000582,
 }

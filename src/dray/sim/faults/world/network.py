@@ -107,6 +107,13 @@ class Connection:
         flows = self.alive and not any(self._stalled.values())
         return flows and self._weather.calm and self.far.calm and self.world.now_ms - since > for_ms
 
+    def desert(self, after_ms: int) -> None:
+        """The agent's end is gone, and it knows; the hub hears so after this long."""
+        if self.alive:
+            self.alive = False
+            self.world.at(0, self.agent_hears_end, self, 1006)
+            self.world.at(after_ms, self.hub_hears_end, self, 1006)
+
     def break_off(self, code: int = 1006) -> None:
         """The socket dies; both ends hear of it some time later, much later where the network says nothing."""
         if self.alive:
