@@ -6,15 +6,9 @@ import os
 import re
 from pathlib import Path
 
-import pytest
-from tests.e2e.cluster import Agent, Cluster, wait_for
+from tests.e2e.cluster import Cluster, wait_for
 
 LOOK = "find . -mindepth 1 | LC_ALL=C sort; cat pkg/part.txt; wc -c < data.bin; ./run.sh; cat away"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def agent(site: Cluster) -> Agent:
-    return site.start_agent("w1")
 
 
 def make_tree(root: Path) -> None:
@@ -144,3 +138,31 @@ def test_a_wrong_sha_or_id_fails_the_task_and_says_both(site: Cluster, tmp_path:
     assert site.call("POST", f"/snapshots/{tree}/check", None, eve).status == 409
     assert site.call("GET", f"/blobs/{tree.removeprefix('snap-')}", token=eve).status == 404
     assert site.call("POST", f"/snapshots/{tree}/check").json["missing"] == []
+
+
+def test_what_has_arrived_before_the_hub_died_is_not_sent_again(site: Cluster, tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"{number}.bin").write_bytes(os.urandom(5_000_000))
+    blobs = site.home / "blobs"
+
+    def count() -> int:
+        return sum(1 for _ in blobs.glob("[0-9a-f][0-9a-f]/*"))
+
+    before = count()
+    command = ("submit", "--snapshot", str(tmp_path), "--", "sh", "-c", "cat *.bin | wc -c")
+    process, log = site.begin(*command, name="upload")
+    wait_for(lambda: count() > before + 4, "some of it has arrived")
+    site.kill_hub()
+    site.start_hub()
+    assert process.wait(60) == 0, log.read_text()
+    job = site.wait_state(log.read_text().split()[-1], "succeeded")
+    assert site.logs(job["id"]) == b"30000000\n"
+    # Damage to what a worker keeps is seen, and made good.
+    files = site.folder / "w1" / "worker" / "snapshots" / "files"
+    large = [path for path in files.glob("*/*") if path.stat().st_size == 5_000_000]
+    large[0].chmod(0o644)
+    large[0].write_bytes(b"damaged")
+    large[1].unlink()
+    again = site.dray("submit", "--from", job["id"])
+    assert site.logs(site.wait_state(again.out.strip(), "succeeded")["id"]) == b"30000000\n"
+    site.check()

@@ -25,6 +25,7 @@ from dray.agent.runners.reach import find_obstacle
 from dray.agent.supervisor.client import SupervisorError
 from dray.agent.supervisor.records.home import Home as SupervisorHome
 from dray.agent.tasks.aside import do_aside
+from dray.agent.trees.environments import find_uv
 from dray.agent.usage.sampling import keep_sampling
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
@@ -156,7 +157,8 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
 def make_machine(config: AgentConfig, found: Detected) -> Machine:
     """Settle what this worker offers: flags before detection."""
     resend_ms = tuple(round(delay * 1000) for delay in config.result_resend_s)
-    labels = {**found.labels, **config.labels}
+    builds = {"uv": "yes"} if find_uv() else {}
+    labels = {**builds, **found.labels, **config.labels}
     slots = config.slots or found.usable_cores
     ready = slots if config.runners < 0 else config.runners
     incarnation = secrets.token_hex(8)

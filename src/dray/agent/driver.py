@@ -505,15 +505,15 @@ class Driver:
         )
         if self._sessions is not None:
             environment |= self._sessions.variables(launch.uid, account)
-        tree = self._trees.path(launch)
-        task = build_task(launch, environment, account.work_folder(self._work), account.name, tree)
+        work, places = account.work_folder(self._work), self._trees.places(launch)
+        task = build_task(launch, environment, work, account.name, *places)
         if lease.ports:
             task["meta"]["ports"] = lease.ports
         if launch.gang is not None:
             task["meta"]["gang"] = gang_meta(launch.gang)
         if self._trees.keeps(launch, task):
             return
-        if launch.gang is not None or launch.spec.snapshot_id:
+        if launch.gang is not None or "tree" in task["meta"]:
             self._supervise({"op": "prepare", "tasks": [task]})
         else:
             self._queue_run(task)

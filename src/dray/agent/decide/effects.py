@@ -131,12 +131,13 @@ class LetGo(NamedTuple):
 
 
 class Lay(NamedTuple):
-    """Lay the tree out that an attempt runs in, for a user's account; how that went is told to the machine."""
+    """Lay the tree out that an attempt runs in, and build its environment, for a user's account."""
 
     uid: str
     snapshot_id: str
     sha: str
     user: str
+    environment: str = ""
 
 
 class Prefetch(NamedTuple):

@@ -31,7 +31,7 @@ from dray.agent.decide.calls.calls import Calls, is_runner
 from dray.agent.decide.calls.lanes import Stopping
 from dray.agent.decide.effects import Effect, Launch, Probe, Refuse, Ship, Supervise, Tell, Warn
 from dray.agent.decide.leases import DEFAULT_SPAN, Leases
-from dray.agent.decide.preparing import lay_again, let_go, tell_fault
+from dray.agent.decide.preparing import lay_again, let_go, tell_fault, waits_for_tree
 from dray.agent.decide.readiness import NO_ANSWER, Contact, Readiness
 from dray.agent.decide.talk import TaskTalk
 from dray.core.model.capability import Capability, Device, Slots
@@ -457,7 +457,7 @@ class Machine(TaskTalk):
         pool = spec.slot_pool or spec.type
         attempt = Running(uid=uid, task_id=spec.id, pool=pool, devices=tuple(message.devices))
         attempt.behind, attempt.health, attempt.named = message.behind, spec.health_check, spec.ports
-        attempt.unready = bool(spec.snapshot_id)
+        attempt.unready = waits_for_tree(spec)
         start_by_ms = now_ms + self.readiness.within_ms + round(1000 * message.behind_s)
         # Of one that must not run twice the supervisor's own word is waited for, and the hub's timers.
         attempt.start_by_ms = 0 if is_careful(spec) else start_by_ms

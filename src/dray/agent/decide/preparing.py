@@ -18,7 +18,18 @@ FAULT = "snapshot"
 
 def tree_meta(spec: JobSpec) -> dict[str, str]:
     """What the supervisor keeps of it, for the agent that comes after this one."""
-    return {"id": spec.snapshot_id, "sha": spec.snapshot_sha, "user": spec.user_id}
+    names = {"id": spec.snapshot_id, "sha": spec.snapshot_sha, "user": spec.user_id}
+    return names | {"environment": spec.environment}
+
+
+def waits_for_tree(spec: JobSpec) -> bool:
+    """Whether anything must be there before its process may start."""
+    return bool(spec.snapshot_id or spec.environment)
+
+
+def lay_of(uid: str, meta: dict[str, str]) -> Lay:
+    """What is asked for, by what the supervisor keeps of it."""
+    return Lay(uid, meta["id"], meta["sha"], meta["user"], meta.get("environment", ""))
 
 
 def lay_again(attempt: Running, meta: dict[str, Any]) -> list[Effect]:
@@ -27,7 +38,7 @@ def lay_again(attempt: Running, meta: dict[str, Any]) -> list[Effect]:
     if not tree or attempt.phase != "accepted" or attempt.stopping is not None:
         return []
     attempt.unready = True
-    return [Lay(attempt.uid, tree["id"], tree["sha"], tree["user"])]
+    return [lay_of(attempt.uid, tree)]
 
 
 def laid(attempt: Running, fault: str, ours: bool) -> list[Effect]:

@@ -13,7 +13,7 @@ import msgspec
 
 from dray.agent.decide.attempts import is_careful
 from dray.agent.decide.effects import Launch
-from dray.agent.decide.preparing import tree_meta
+from dray.agent.decide.preparing import tree_meta, waits_for_tree
 from dray.agent.detect import mask_name
 from dray.core.model.capability import Device
 from dray.core.model.ids import split_task_id
@@ -65,12 +65,12 @@ def mask_cards(devices: Sequence[int], cards: Sequence[Device]) -> dict[str, str
 
 
 def build_task(
-    launch: Launch, environment: dict[str, str], work: str, task_user: str, tree: str = ""
+    launch: Launch, environment: dict[str, str], work: str, task_user: str, tree: str = "", built: str = ""
 ) -> dict[str, Any]:
-    """Spell a launch as the supervisor's `run` entry; `tree` is where its snapshot will be."""
+    """Spell a launch as the supervisor's `run` entry; `tree` is where its snapshot will be, `built` its environment."""
     spec = launch.spec
     meta: dict[str, Any] = {"pool": spec.slot_pool or spec.type, "devices": list(launch.devices)}
-    if tree:
+    if waits_for_tree(spec):
         meta["tree"] = tree_meta(spec)
     if launch.behind:
         meta["behind"] = launch.behind
@@ -80,6 +80,9 @@ def build_task(
         meta["health"] = msgspec.to_builtins(spec.health_check)
     if tree:
         environment = {**environment, "DRAY_SNAPSHOT": tree}
+    if built:
+        path = f"{built}/bin:{environment.get('PATH', FALLBACK_PATH)}"
+        environment = {**environment, "VIRTUAL_ENV": built, "PATH": path}
     return {
         "uid": launch.uid,
         "task_id": spec.id,

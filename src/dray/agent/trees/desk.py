@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dray.agent.decide.effects import Launch, Lay
+from dray.agent.decide.preparing import lay_of, tree_meta, waits_for_tree
 from dray.agent.runners.blobs import Blobs
 from dray.agent.tasks.accounts import Accounts
 from dray.agent.tasks.aside import do_aside
-from dray.agent.trees.trees import TreeAsk, TreeFault, Trees
+from dray.agent.trees.faults import TreeFault
+from dray.agent.trees.trees import TreeAsk, Trees
 
 
 class TreeWays(NamedTuple):
@@ -41,18 +43,21 @@ class TreeDesk:
         if self._trees is not None:
             self._trees.close()
 
-    def path(self, launch: Launch) -> str:
-        """Where the tree of an attempt will be; empty where it asks for none."""
-        return self._trees.path(launch.uid) if launch.spec.snapshot_id and self._trees is not None else ""
+    def places(self, launch: Launch) -> tuple[str, str]:
+        """Where the tree of an attempt and its environment will be; empty where it asks for none."""
+        spec, account = launch.spec, self._accounts.of(launch.spec.user_id)
+        if self._trees is None or account is None:
+            return "", ""
+        built = self._trees.environments.place(spec.environment, account) if spec.environment else ""
+        return self._trees.path(launch.uid) if spec.snapshot_id else "", built
 
     def keeps(self, launch: Launch, task: dict[str, Any]) -> bool:
         """Lay out what an attempt asks for. Whether its task is kept here until then."""
-        spec = launch.spec
-        if not spec.snapshot_id:
+        if not waits_for_tree(launch.spec):
             return False
         if launch.behind:
             self._behind[launch.uid] = task
-        self.lay(Lay(launch.uid, spec.snapshot_id, spec.snapshot_sha, spec.user_id))
+        self.lay(lay_of(launch.uid, tree_meta(launch.spec)))
         return bool(launch.behind)
 
     def lay(self, lay: Lay) -> None:
@@ -62,7 +67,7 @@ class TreeDesk:
             fault = TreeFault("this worker cannot lay snapshots out: its log says why", ours=True)
             asyncio.get_running_loop().call_soon(self._laid, lay.uid, fault)
         else:
-            self._trees.begin(TreeAsk(lay.uid, lay.snapshot_id, lay.sha, account))
+            self._trees.begin(TreeAsk(lay.uid, lay.snapshot_id, lay.sha, account, lay.environment))
 
     def _laid(self, uid: str, fault: TreeFault | None) -> None:
         task = self._behind.pop(uid, None)

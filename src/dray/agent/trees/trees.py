@@ -22,6 +22,8 @@ from dray.agent.runners.blobs import Blobs, Refused
 from dray.agent.runners.home import remove_as
 from dray.agent.tasks.accounts import Account
 from dray.agent.tasks.aside import Aside
+from dray.agent.trees.environments import Environments
+from dray.agent.trees.faults import TreeFault
 from dray.agent.trees.file_cache import FileCache, name_of, spread
 from dray.agent.trees.laying import Owner, can_clone, lay_out
 from dray.errors import DrayError
@@ -36,14 +38,6 @@ TRIES = 3
 logger = logging.getLogger("dray.agent.trees")
 
 
-class TreeFault(Exception):
-    """Why there is no tree. `ours`: this machine is at fault, and another may do better."""
-
-    def __init__(self, message: str, ours: bool = False) -> None:
-        super().__init__(message)
-        self.ours = ours
-
-
 class TreeAsk(NamedTuple):
     """The tree that an attempt asks for."""
 
@@ -51,6 +45,7 @@ class TreeAsk(NamedTuple):
     snapshot_id: str
     sha: str
     account: Account
+    environment: str = ""
 
 
 class Trees:
@@ -68,6 +63,7 @@ class Trees:
         self._most = most_bytes
         self._files: FileCache | None = None
         self._clones = False
+        self.environments = Environments(str(self._base), self._aside)
 
     def open(self, is_foreign: bool) -> None:
         """Make the folders; blocks for as long as it takes to look at what is kept."""
@@ -80,6 +76,7 @@ class Trees:
             shutil.rmtree(f"{self._stage}/{name}", ignore_errors=True)
         self._files = FileCache(f"{self._base}/files", self._most)
         self._clones = can_clone(self._stage)
+        self.environments.open(mode)
 
     def path(self, uid: str) -> str:
         """Where the tree of an attempt is, or will be."""
@@ -89,6 +86,7 @@ class Trees:
         """Give up what is under way: another agent takes it up."""
         for task in self._tasks.values():
             task.cancel()
+        self.environments.close()
         self._aside.close()
 
     # --- laying out ---------------------------------------------------------------------------------------------------
@@ -116,18 +114,18 @@ class Trees:
     async def _lay(self, ask: TreeAsk) -> None:
         fault: TreeFault | None = None
         try:
-            if not await self._aside.do(os.path.lexists, self.path(ask.uid)):
+            if ask.environment:
+                await self.environments.have(ask.environment, ask.account, self._fetch_environment)
+            if ask.snapshot_id and not await self._aside.do(os.path.lexists, self.path(ask.uid)):
                 manifest = await self._find(ask.snapshot_id)
                 _check_sha(ask, manifest)
                 await self._lay_out(ask, manifest)
         except TreeFault as found:
             fault = found
         except (DrayError, ValueError) as found:
-            fault = TreeFault(f"snapshot {ask.snapshot_id} cannot be used: {found}")
+            fault = TreeFault(f"{_name(ask)} cannot be used: {found}")
         except OSError as found:
-            fault = TreeFault(
-                f"snapshot {ask.snapshot_id} cannot be laid out on this worker: {found}", ours=True
-            )
+            fault = TreeFault(f"{_name(ask)} cannot be had on this worker: {found}", ours=True)
         if fault is not None:
             logger.warning("attempt %s: %s", ask.uid, fault)
         self._told(ask.uid, fault)
@@ -201,12 +199,15 @@ class Trees:
                 await self._aside.do(files.make, manifest, wanted, paths.__getitem__)
             await self._aside.do(files.trim, {name_of(file) for file in manifest.files})
 
-    async def _fetch(self, digest: str, snapshot_id: str) -> str:
+    async def _fetch_environment(self, digest: str) -> str:
+        return await self._fetch(digest, f"env-{digest}")
+
+    async def _fetch(self, digest: str, named: str) -> str:
         while True:
             try:
                 return await self._blobs.fetch(digest)
             except Refused as fault:
-                what = f"snapshot {snapshot_id}" if snapshot_id else f"chunk {digest[:12]} of the snapshot"
+                what = named or f"chunk {digest[:12]} of the snapshot"
                 raise TreeFault(f"{what} cannot be had: {fault}") from None
             except OSError as fault:
                 if fault.errno is not None and fault.errno in _DISK:
@@ -231,6 +232,10 @@ class Trees:
 def _read(path: str) -> Manifest:
     with open(path, "rb") as file:
         return read_manifest(file.read(MOST_MANIFEST_BYTES + 1))
+
+
+def _name(ask: TreeAsk) -> str:
+    return " and ".join(filter(None, (ask.snapshot_id, ask.environment)))
 
 
 def _check_sha(ask: TreeAsk, manifest: Manifest) -> None:

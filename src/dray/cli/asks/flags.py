@@ -113,6 +113,11 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         help="Send this folder along; the command starts in a copy of it, or in --workdir below that.",
     ),
     click.option(
+        "--environment",
+        metavar="FILE",
+        help="Packages it needs: a requirements file, a pyproject.toml or a uv.lock; built once on each worker.",
+    ),
+    click.option(
         "--snapshot-limit", metavar="SIZE", help="How large a folder --snapshot may send.  [default: 4g]"
     ),
     click.option("--prolog", metavar="CMD", help="Command to run before; its failure fails the task."),

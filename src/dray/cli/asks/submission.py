@@ -177,7 +177,7 @@ def read_update(
         specs = load_jobs(Path(file), given)
         if len(specs) != 1:
             raise click.UsageError(f"{file} holds {len(specs)} jobs: a service is updated by one", context)
-        return {"spec": specs[0]}
+        return {"spec": bring_folders(hub, specs)[0]}
     asks = read_changes({**given, "command": list(words)} if words else given, 1)
     _refuse(context, [*problems, *asks.problems, *find_broken_text(asks.spec)])
     if not asks.spec:
@@ -187,7 +187,7 @@ def read_update(
     if "env" in asks.spec:
         job = hub.get(job_path(hub.get(path)["id"]))
         asks.spec["env"] = {**(job.get("spec") or {}).get("env", {}), **asks.spec["env"]}
-    return {"changes": asks.spec}
+    return {"changes": bring_folders(hub, [asks.spec])[0]}
 
 
 def send(

@@ -126,6 +126,10 @@ def _write(key: Any, sealed: Sealed, terms: Mapping[str, Any]) -> Recipe:
     spec = {"name": sealed.name, "cpu_milli": 1000, **spec, "function": sealed.function}
     if "min_cpu_cores" in spec and "cpu_milli" not in wanted:
         del spec["cpu_milli"]
+    if spec.get("snapshot_id"):
+        raise InvalidInput(
+            "a function travels by itself, with the modules it names: `snapshot` is for commands and services"
+        )
     spec["workdir"] = os.path.abspath(spec.get("workdir") or os.getcwd())
     check_spec(spec)
     alone = bool(sealed.refs) or any(terms.get(name) is not None for name in ALONE)

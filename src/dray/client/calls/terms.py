@@ -98,7 +98,8 @@ def _words(command: Any) -> list[str]:
 
 def _settle_surroundings(spec: dict[str, Any]) -> None:
     """The folder and a few variables of the caller travel along; what the job says itself wins."""
-    spec["workdir"] = os.path.abspath(spec.get("workdir") or os.getcwd())
+    if not spec.get("snapshot_id"):
+        spec["workdir"] = os.path.abspath(spec.get("workdir") or os.getcwd())
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if os.environ.get(name)}
     spec["env"] = {**kept, **(spec.get("env") or {})}
 
@@ -162,6 +163,7 @@ READERS: dict[str, Reader] = {
     "env": _text_map("env"),
     "labels": _text_map("labels"),
     "workdir": _workdir,
+    "snapshot": lambda value: shared.READERS["snapshot"](os.fspath(value)),
 }
 _FIELD_OF: dict[str, str] = {
     **shared.FIELD_OF,

@@ -24,11 +24,12 @@ from dray.client.futures.pausing import pause_until
 from dray.client.futures.status import Status
 from dray.client.reach.channel import Channel
 from dray.client.reach.discovery import count_known, find_target, site_of
+from dray.client.reach.snapshots import bring_all
 from dray.config import ClientConfig
 from dray.core.model.ids import is_name, split_task_id
 from dray.core.model.records.records import JobState
 from dray.core.model.specs.again import again_spec
-from dray.core.model.specs.asks import spell_users
+from dray.core.model.specs.asks import is_to_bring, spell_users
 from dray.core.model.units import parse_seconds
 from dray.errors import InvalidInput, NotFound
 from dray.functions.opening import choose_opener
@@ -164,11 +165,18 @@ class AsyncHub:
 
     async def submit_specs(self, specs: Sequence[dict[str, Any]], key: str | None = None) -> list[AsyncJob]:
         """Submit specs as they stand, all or none."""
+        specs = await self._bring_folders(specs)
         payload = {"specs": specs, "key": key or os.urandom(16).hex()}
         answer = await self._channel.ask("submit", payload)
         created = bool(answer["created"])
         pairs = zip(answer["ids"], answer["states"], strict=True)
         return [AsyncJob(self, job_id, state, created) for job_id, state in pairs]
+
+    async def _bring_folders(self, specs: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """Send along the folders and environments that specs name."""
+        if not any(map(is_to_bring, specs)):
+            return specs
+        return await asyncio.to_thread(bring_all, lambda: find_target(self.config), specs)
 
     def job(self, job_id: str) -> AsyncJob:
         """The handle of a job that is known by its id; the hub is not asked."""
@@ -306,6 +314,7 @@ class AsyncHub:
         changes = build_changes(terms, 1)
         if command is not None:
             changes["command"] = build_spec(command, {})["command"]
+        (changes,) = await self._bring_folders([changes])
         payload = {"name": id_of(service), "changes": changes}
         answer: dict[str, Any] = await self._channel.ask("update_service", payload)
         return answer

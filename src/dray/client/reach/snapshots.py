@@ -8,18 +8,22 @@ it is packed anew.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 from dray.client.reach.blob_line import BlobLine
 from dray.client.reach.discovery import Target
+from dray.core.model.specs.asks import environment_of, folder_of
 from dray.core.model.units import format_bytes
 from dray.errors import DrayError, HubUnavailable, MissingBlobs
+from dray.snapshots.environments import environment_id, pack_environment
 from dray.snapshots.manifest import id_of, pack_manifest
 from dray.snapshots.packing import MOST_BYTES, Changed, Packed, changing, largest, pack
 from dray.wire.reach.http_line import BROKEN
@@ -66,6 +70,36 @@ def send_snapshot(find: Callable[[], Target], folder: str, most_bytes: int = MOS
             if not left:
                 raise changing(fault.path) from None
     raise AssertionError(root)
+
+
+def bring_all(
+    find: Callable[[], Target],
+    specs: Sequence[dict[str, Any]],
+    most_bytes: int = 0,
+    told: Callable[[Sent], None] = lambda sent: None,
+) -> list[dict[str, Any]]:
+    """Send along the folders and environments that specs name, each once; gives the specs as the hub takes them."""
+    brought: dict[str, dict[str, str]] = {}
+    for folder in dict.fromkeys(filter(None, map(folder_of, specs))):
+        sent = send_snapshot(find, folder, most_bytes or MOST_BYTES)
+        told(sent)
+        brought[folder] = {"snapshot_id": sent.id, "snapshot_sha": sent.sha}
+    for files in dict.fromkeys(filter(None, map(environment_of, specs))):
+        packed = pack_environment(json.loads(files))
+        digest = hashlib.sha256(packed).hexdigest()
+        with contextlib.closing(BlobLine(find())) as line:
+            line.put(digest, [packed], len(packed), True)
+        brought[files] = {"environment": environment_id(packed)}
+    named = {"": {}, **brought}
+    return [
+        {**spec, **named[folder_of(spec)], **named[environment_of(spec)], **_needing(spec)} for spec in specs
+    ]
+
+
+def _needing(spec: dict[str, Any]) -> dict[str, Any]:
+    """Workers without uv build no environments: it is asked for as any label is, and so explained by `why`."""
+    wanted = spec.get("require") or []
+    return {"require": [*wanted, "uv"]} if environment_of(spec) and "uv" not in wanted else {}
 
 
 class _Sender:

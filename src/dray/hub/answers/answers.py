@@ -143,7 +143,7 @@ class Answers:
             "submit",
             wants=commands.submit_rows(caller, checked, key),
         )
-        self._note_snapshots(holds)
+        self.note_snapshots(holds)
 
         def look(state: State, some: Sequence[str]) -> list[Document]:
             return self._rows.each(lambda job_id: self.documents.brief(state, job_id), some)
@@ -187,16 +187,16 @@ class Answers:
             "submit",
             wants=commands.submit_rows(caller, checked, key),
         )
-        self._note_snapshots(holds)
+        self.note_snapshots(holds)
         return answer
 
     async def settle_snapshots(self, caller: Caller, specs: Sequence[JobSpec]) -> Holds:
         """See that the trees which jobs run in are here, before a turn is asked for."""
-        if self.snapshots is None or not any(spec.snapshot_id for spec in specs):
-            return {}
-        return await self.snapshots.settle(caller, specs)
+        wanted = {named for spec in specs for named in (spec.snapshot_id, spec.environment) if named}
+        return await self.snapshots.settle(caller, sorted(wanted)) if wanted and self.snapshots else {}
 
-    def _note_snapshots(self, holds: Holds) -> None:
+    def note_snapshots(self, holds: Holds) -> None:
+        """What snapshots hold is recorded."""
         if self.snapshots is not None and holds:
             self.snapshots.recorded(holds)
 

@@ -13,12 +13,12 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dray.core.model.specs.spec import JobSpec
 from dray.errors import InvalidInput, MissingBlobs, Problem, TooLarge
 from dray.hub.access.caller import Caller
 from dray.hub.calls.blob_access import BlobAccess
 from dray.hub.calls.blobs import Blobs
 from dray.hub.store.base import HOLDS, BlobRef
+from dray.snapshots.environments import environment_digest
 from dray.snapshots.manifest import MOST_MANIFEST_BYTES, Manifest, digest_of, read_manifest
 
 # So many are known to be whole without a look.
@@ -47,13 +47,16 @@ class Snapshots:
         missing = await self._missing(caller, manifest)
         return describe(snapshot_id, manifest) | {"missing": missing[:MOST_NAMED]}
 
-    async def settle(self, caller: Caller, specs: Iterable[JobSpec]) -> Holds:
+    async def settle(self, caller: Caller, snapshot_ids: Iterable[str]) -> Holds:
         """See that what jobs are to run in is here, whole, and theirs to use. Gives what each manifest is to hold from
         now on; nothing where it does already. Raises MissingBlobs.
         """
-        wanted = {spec.snapshot_id: digest_of(spec.snapshot_id) for spec in specs if spec.snapshot_id}
+        wanted = {snapshot_id: digest_of(snapshot_id) for snapshot_id in snapshot_ids}
         holds: dict[str, Sequence[str]] = {}
         for snapshot_id, digest in wanted.items():
+            if environment := environment_digest(snapshot_id):
+                self._require(caller, snapshot_id, environment)
+                holds[environment] = ()
             if not digest:
                 continue
             self._require(caller, snapshot_id, digest)
@@ -86,8 +89,8 @@ class Snapshots:
     def _require(self, caller: Caller, snapshot_id: str, digest: str) -> None:
         if self._access.missing(caller, [digest]):
             raise MissingBlobs(
-                f"there is no snapshot {snapshot_id} here: it was never uploaded, is not yours, or went with the last "
-                "job that used it: submit again with --snapshot",
+                f"there is no {snapshot_id} here: it was never uploaded, is not yours, or went with the last job that "
+                "used it: submit again with the folder or file that it was made of",
                 [Problem(digest, "is not here")],
             )
 
@@ -119,8 +122,10 @@ class Snapshots:
         return await self._access.lacking(caller, _chunks(manifest))
 
 
-def refs_of(job_id: str, snapshot_id: str, holds: Holds) -> Iterable[BlobRef]:
-    """What a new job refers to: its snapshot, and with it what that is the first to hold."""
+def refs_of(job_id: str, snapshot_id: str, environment: str, holds: Holds) -> Iterable[BlobRef]:
+    """What a new job refers to: its environment, its snapshot, and with that what it is the first to hold."""
+    if built := environment_digest(environment):
+        yield BlobRef(built, job_id)
     digest = digest_of(snapshot_id)
     if digest:
         yield BlobRef(digest, job_id)

@@ -248,8 +248,9 @@ def submit(
         record = AuditRecord(
             clock.at_ms, caller.user, caller.token_id, "submit", new[0].id, f"{len(new)} jobs"
         )
-        trees = dict.fromkeys((job.id, spec.snapshot_id) for job, spec in zip(new, specs, strict=True))
-        refs = dict.fromkeys(ref for job_id, tree in trees for ref in refs_of(job_id, tree, holds))
+        pairs = zip(new, specs, strict=True) if holds else ()
+        trees = [(job.id, spec.snapshot_id, spec.environment) for job, spec in pairs]
+        refs = dict.fromkeys(ref for tree in trees for ref in refs_of(*tree, holds))
         return Decision([JobsSubmitted(new), *refs], lambda after: finish(after, ids, True), (record,), keys)
 
     return decide

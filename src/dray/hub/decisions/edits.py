@@ -32,10 +32,7 @@ from dray.hub.rows import Rows
 from dray.hub.store.base import AuditRecord
 
 # What a job is, rather than what it asks for; `array` apart from its limit goes with them.
-FIXED = (
-    *("id", "type", "user_id", "node_count", "function", "template", "params", "rendered"),
-    *("snapshot_id", "snapshot_sha"),
-)
+FIXED = ("id", "type", "user_id", "node_count", "function", "template", "params", "rendered")
 # What may change while some of a job's tasks run or have run: none of it is part of the shape.
 ANY_TIME = frozenset(
     "name labels priority queue scheduling_timeout_s after hold deadline expected_runtime_s array notify"
@@ -124,6 +121,7 @@ def edit(
         before = unpack_spec(job.spec)
         spec = revise(before, changes)
         _check_stage(job, before, spec)
+        _check_trees(before, spec)
         check_template(before, spec)
         if spec.queue != before.queue and (fault := check_queue(state.policy, spec.queue)):
             raise InvalidSpec(f"queue: {fault}", [Problem("queue", fault)])
@@ -238,6 +236,13 @@ def _check_stage(job: Job, before: JobSpec, spec: JobSpec) -> None:
         f"{', '.join(sorted(ANY_TIME - {'array'}))} and array.limit"
     )
     _refuse([Problem(field, what) for field in changed if field not in ANY_TIME])
+
+
+def _check_trees(before: JobSpec, spec: JobSpec) -> None:
+    """What a job refers to was settled when it was submitted."""
+    what = "is what the job was submitted with: submit a new job with another"
+    fields = ("snapshot_id", "snapshot_sha", "environment")
+    _refuse([Problem(field, what) for field in fields if getattr(spec, field) != getattr(before, field)])
 
 
 def check_template(before: JobSpec, spec: JobSpec) -> None:

@@ -8,15 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
 from dray.errors import NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.access.passes import LINK_FIELD, LINK_S, Passes
 from dray.hub.answers.answers import Answers
+from dray.hub.calls.snapshots import refs_of
 from dray.hub.documents.records import Document
 from dray.hub.documents.services import endpoints_document, service_document, shared_document
 from dray.hub.engine.engine import Engine
+from dray.hub.engine.turns import Decision
 from dray.hub.serving import decisions
 from dray.hub.serving.finding import find_reachable, find_service, living_services
 
@@ -90,7 +93,21 @@ class ServiceAnswers:
     async def update(self, caller: Caller, name: str, changes: Mapping[str, Any], whole: bool) -> Document:
         low_space = self._answers.sources.low_space
         decide = decisions.update(caller, name, changes, whole, low_space, _finish)
-        answer: Document = await self._engine.change(decide, 1, caller.user, (name, changes), "update")
+        tree, built = str(changes.get("snapshot_id") or ""), str(changes.get("environment") or "")
+        snapshots, named = self._answers.snapshots, list(filter(None, (tree, built)))
+        holds = await snapshots.settle(caller, named) if snapshots and named else {}
+
+        def decide_holding(state: State, clock: Clock) -> Decision:
+            made = decide(state, clock)
+            if not holds or not made.events:
+                return made
+            refs = refs_of(find_service(state, caller, name).id, tree, built, holds)
+            return made._replace(events=[*made.events, *refs])
+
+        answer: Document = await self._engine.change(
+            decide_holding, 1, caller.user, (name, changes), "update"
+        )
+        self._answers.note_snapshots(holds)
         return answer
 
     async def rollback(self, caller: Caller, name: str, to: int | None) -> Document:

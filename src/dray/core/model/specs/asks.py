@@ -7,6 +7,7 @@ own. It parses and never judges: whether the fields make a job is the business o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from dray.core.model.units import (
 from dray.errors import InvalidInput, Problem
 
 # So ids of snapshots begin, that stand where a folder may.
-PREFIX = "snap-"
+PREFIX, ENVIRONMENT_PREFIX = "snap-", "env-"
 Reader = Callable[[Any], dict[str, Any]]
 
 
@@ -188,6 +189,49 @@ def _snapshot(value: Any) -> dict[str, Any]:
 
 def _objective(value: Any) -> dict[str, Any]:
     return {"objective": parse_objective(value) if isinstance(value, str) else value}
+# And an environment, by the files that it is made of.
+ENVIRONMENT = "files:"
+_ENVIRONMENT_KEYS = ("requirements", "lock", "pyproject")
+
+
+def _environment(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        if value.startswith(ENVIRONMENT_PREFIX):
+            return {"environment": value}
+        name = value.rpartition("/")[2]
+        kind = {"uv.lock": "lock", "pyproject.toml": "pyproject"}.get(name, "requirements")
+        value = {kind: value}
+    if not isinstance(value, Mapping):
+        raise InvalidInput(
+            "must be the path of a file, or python: and one of requirements:, lock: and pyproject:"
+        )
+    given = {str(key): as_text(item) for key, item in value.items() if item is not None}
+    if unknown := sorted({*given} - {"python", *_ENVIRONMENT_KEYS}):
+        raise InvalidInput(f"{unknown[0]!r} is none of python, {', '.join(_ENVIRONMENT_KEYS)}")
+    if sum(key in given for key in _ENVIRONMENT_KEYS) > 1 or not given:
+        raise InvalidInput(
+            f"needs one of {', '.join(_ENVIRONMENT_KEYS)}, a path each, and may say python: 3.12"
+        )
+    return {"environment": ENVIRONMENT + json.dumps(given, sort_keys=True)}
+
+
+def environment_of(spec: Mapping[str, Any]) -> str:
+    """The files of the environment that a spec names, and that are yet to be sent, as they were spelled."""
+    named_by = spec.get("environment")
+    found = isinstance(named_by, str) and named_by.startswith(ENVIRONMENT)
+    return str(named_by).removeprefix(ENVIRONMENT) if found else ""
+
+
+def is_to_bring(spec: Mapping[str, Any]) -> bool:
+    """Whether a spec names anything that is yet to be sent."""
+    return bool(folder_of(spec) or environment_of(spec))
+
+
+def folder_of(spec: Mapping[str, Any]) -> str:
+    """The folder that a spec names, and that is yet to be sent; empty where there is none."""
+    named_by = spec.get("snapshot_id")
+    found = isinstance(named_by, str) and named_by.startswith(FOLDER)
+    return str(named_by).removeprefix(FOLDER) if found else ""
 
 
 AMOUNTS: dict[str, Reader] = {
@@ -217,6 +261,7 @@ READERS: dict[str, Reader] = {
     "share": _share,
     "uses": listed("uses"),
     "snapshot": _snapshot,
+    "environment": _environment,
 }
 FIELD_OF = {
     "cpus": "cpu_milli",

@@ -370,6 +370,7 @@ FIELDS: dict[str, Check] = {
     "uses": uses_problem,
     "update": _document,
     "objective": _document,
+    "environment": _text(4096),
 }
 _STRUCTS = (
     *(("array", ArraySpec), ("device", DeviceAsk), ("rendered", Rendered), ("update", UpdateRules)),

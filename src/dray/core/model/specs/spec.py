@@ -244,6 +244,7 @@ class JobSpec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     uses: list[str] = []
     update: UpdateRules | None = None
     objective: Objective | None = None
+    environment: str = ""
 
     def is_shared_with(self, user: str) -> bool:
         """Whether a user whose service it is not may reach it."""
