@@ -286,6 +286,7 @@ SPEC = JobSpec(
     objective=objectives.Objective(
         cost=2, performance=3, reliability=4, latency=5, cheapest_in_time=True, egress_gb=6
     ),
+    environment="env-1",
 )
 JOB = Job(
     id="job",

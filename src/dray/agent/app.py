@@ -157,7 +157,7 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
 def make_machine(config: AgentConfig, found: Detected) -> Machine:
     """Settle what this worker offers: flags before detection."""
     resend_ms = tuple(round(delay * 1000) for delay in config.result_resend_s)
-    builds = {"uv": "yes"} if find_uv() else {}
+    builds = {"environments": "uv"} if find_uv() else {}
     labels = {**builds, **found.labels, **config.labels}
     slots = config.slots or found.usable_cores
     ready = slots if config.runners < 0 else config.runners

@@ -39,7 +39,7 @@ NUMBERS = [
     "min_vram_gb min_cpu_cores max_runtime_hours max_runtime_s expected_runtime_s scheduling_timeout_s lost_after_s",
 ]
 WHOLE, REAL = (names.split() for names in NUMBERS)
-TEXTS = "gpu_type snapshot_id snapshot_sha name deadline workdir checkpoint template".split()
+TEXTS = "gpu_type snapshot_id snapshot_sha name deadline workdir checkpoint template environment".split()
 IDS = "id user_id queue workload plugin".split()
 LISTS = "command prolog epilog require prefer notify notify_to".split()
 MAPS = "env labels resources metadata health_check device array params rendered".split()

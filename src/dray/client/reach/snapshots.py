@@ -31,6 +31,8 @@ from dray.wire.reach.http_line import BROKEN
 THREADS = 4
 TRIES = 3
 PATIENCE_S = 60.0
+# How workers say that they build environments.
+LABEL = "environments=uv"
 RETRY_S = 0.5
 
 
@@ -99,7 +101,7 @@ def bring_all(
 def _needing(spec: dict[str, Any]) -> dict[str, Any]:
     """Workers without uv build no environments: it is asked for as any label is, and so explained by `why`."""
     wanted = spec.get("require") or []
-    return {"require": [*wanted, "uv"]} if environment_of(spec) and "uv" not in wanted else {}
+    return {"require": [*wanted, LABEL]} if environment_of(spec) and LABEL not in wanted else {}
 
 
 class _Sender:

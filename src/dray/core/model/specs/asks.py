@@ -189,6 +189,8 @@ def _snapshot(value: Any) -> dict[str, Any]:
 
 def _objective(value: Any) -> dict[str, Any]:
     return {"objective": parse_objective(value) if isinstance(value, str) else value}
+
+
 # And an environment, by the files that it is made of.
 ENVIRONMENT = "files:"
 _ENVIRONMENT_KEYS = ("requirements", "lock", "pyproject")
