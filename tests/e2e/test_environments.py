@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.e2e.cluster import Cluster, is_alive, wait_for
 
 
-def make_wheel(folder: Path, name: str, version: str, body: str) -> None:
+def make_wheel(folder: Path, name: str, version: str, body: str) -> Path:
     """A package that no index has, so that a test needs none."""
     info = f"{name}-{version}.dist-info"
     texts = {
@@ -21,9 +21,11 @@ def make_wheel(folder: Path, name: str, version: str, body: str) -> None:
     }
     lines = [f"{path},{_sum(text)},{len(text.encode())}" for path, text in texts.items()]
     texts[f"{info}/RECORD"] = "\n".join([*lines, f"{info}/RECORD,,", ""])
-    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+    place = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(place, "w") as wheel:
         for path, text in texts.items():
             wheel.writestr(path, text)
+    return place
 
 
 def _sum(text: str) -> str:
@@ -32,9 +34,9 @@ def _sum(text: str) -> str:
 
 
 def test_a_project_runs_on_a_worker_that_has_none_of_it(site: Cluster, tmp_path: Path) -> None:
-    make_wheel(tmp_path, "zugtier", "1.0", "def main():\n    print('pulled')\n")
+    wheel = make_wheel(tmp_path, "zugtier", "1.0", "def main():\n    print('pulled')\n")
     (tmp_path / "main.py").write_text("import zugtier, sys\nzugtier.main()\nprint(sys.prefix)\n")
-    lines = f"zugtier @ file://{tmp_path}/zugtier-1.0-py3-none-any.whl\n"
+    lines = f"zugtier @ {wheel.as_uri()}\n"
     (tmp_path / "requirements.txt").write_text(lines)
     (tmp_path / ".drayignore").write_text("*.whl\n")
     job = "snapshot: .\nenvironment: requirements.txt\ncommand: sh -c 'python main.py; zugtier-tool'\n"
@@ -58,7 +60,7 @@ def test_a_project_runs_on_a_worker_that_has_none_of_it(site: Cluster, tmp_path:
 
 
 def test_what_the_resolver_says_is_told(site: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "requirements.txt").write_text(f"no-such @ file://{tmp_path}/no-such.whl\n")
+    (tmp_path / "requirements.txt").write_text(f"no-such @ {(tmp_path / 'no-such.whl').as_uri()}\n")
     made = site.dray("submit", "--environment", "requirements.txt", "--", "true", cwd=tmp_path)
     assert made.code == 0, made.err
     job = site.wait_state(made.out.strip(), "failed")
@@ -99,7 +101,7 @@ def test_a_build_goes_with_its_job_and_outlives_its_agent(site: Cluster, tmp_pat
         "RECORD": "stuck.py,,\nstuck-1.dist-info/METADATA,,\nstuck-1.dist-info/WHEEL,,\n",
     }
     (project / "slow.py").write_text(BUILDER.format(pids=str(pids), flag=str(flag), texts=texts))
-    (tmp_path / "requirements.txt").write_text(f"stuck @ file://{project}\n")
+    (tmp_path / "requirements.txt").write_text(f"stuck @ {project.as_uri()}\n")
 
     def builders(count: int) -> list[int]:
         def seen() -> list[int] | None:
