@@ -83,6 +83,10 @@ COMMANDS = {
     "sim": ("dray.cli.site.sim:sim", "Replay a trace or this hub's history under other policies."),
     "store": ("dray.cli.site.store:store", "Carry the store to a database, or back."),
     "template": ("dray.cli.site.templates:template", "List, show, render, add and remove templates."),
+    "mcp": (
+        "dray.cli.assistants.commands:mcp",
+        "Serve the cluster as tools to an agent (Model Context Protocol).",
+    ),
     "token": (f"{_CLUSTER}:token", "Create, list and revoke tokens."),
     "doctor": (f"{_CLUSTER}:doctor", "Check the hub and this machine's way to it."),
     "completion": ("dray.cli.base.completion:completion", "Print the script for completion in your shell."),

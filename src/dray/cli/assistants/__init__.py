@@ -1,0 +1,1 @@
+"""Programs that work for people, over the Model Context Protocol."""
