@@ -33,6 +33,7 @@ ROWS: tuple[Row, ...] = (
     Row("docs/reference/errors.md", "generate_reference_tables", "write_errors"),
     Row("docs/reference/metrics.md", "generate_reference_tables", "write_metrics"),
     Row("docs/reference/api.md", "generate_reference_tables", "write_api"),
+    Row("docs/reference/grpc.md", "generate_grpc_reference", "write_reference"),
 )
 
 

@@ -15,10 +15,13 @@ from google.protobuf import json_format
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 
-from dray.v1 import scheduler_pb2, scheduler_pb2_grpc
+from dray.v1 import scheduler_pb2, scheduler_pb2_grpc, workload_manager_pb2, workload_manager_pb2_grpc
 
 PATIENCE_S = 30.0
-SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"]
+SERVICES = (
+    scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"],
+    workload_manager_pb2.DESCRIPTOR.services_by_name["WorkloadManager"],
+)
 DETAILS = {
     name: getattr(error_details_pb2, name)
     for name in (
@@ -39,13 +42,15 @@ class Peer:
         self.address = json.loads((home / "hub.json").read_text())["grpc"]
         self.channel = channel or grpc.insecure_channel(self.address)
         self.stub = scheduler_pb2_grpc.SchedulerStub(self.channel)
+        self.workloads = workload_manager_pb2_grpc.WorkloadManagerStub(self.channel)
         self.metadata = (("authorization", f"Bearer {token}"),) if token else ()
 
     def ask(self, method: str, timeout_s: float | None = PATIENCE_S, **fields: Any) -> Any:
         return self.send(method, request_of(method, **fields), timeout_s)
 
     def send(self, method: str, request: Any, timeout_s: float | None = PATIENCE_S) -> Any:
-        return getattr(self.stub, method)(request, timeout=timeout_s, metadata=self.metadata)
+        stub = self.stub if hasattr(self.stub, method) else self.workloads
+        return getattr(stub, method)(request, timeout=timeout_s, metadata=self.metadata)
 
     def refused(self, method: str, **fields: Any) -> tuple[grpc.StatusCode, str, dict[str, Any]]:
         """How a call is refused: code, words, details by their names."""
@@ -61,7 +66,8 @@ class Peer:
 
 
 def request_of(method: str, **fields: Any) -> Any:
-    return GetMessageClass(SERVICE.methods_by_name[method].input_type)(**fields)
+    service = next(one for one in SERVICES if method in one.methods_by_name)
+    return GetMessageClass(service.methods_by_name[method].input_type)(**fields)
 
 
 def refusal(call: Any) -> tuple[grpc.StatusCode, str, dict[str, Any]]:

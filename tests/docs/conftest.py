@@ -106,6 +106,7 @@ def run_page(steps: list[Step], home: Path, forked: bool) -> list[Outcome]:
         "DRAY_HUB_ESTIMATE_EVERY_S": "0.5",
         # Started when there are calls: most pages have none.
         "DRAY_WORKER_RUNNERS": "0",
+        "EXAMPLES": str(ROOT / "examples"),
     }
     (home / "bin").mkdir(exist_ok=True)
     if forked and warm.write_command(home / "bin", env):

@@ -1529,6 +1529,8 @@ class Plan(_message.Message):
     ESTIMATE_FIELD_NUMBER: _builtins.int
     FIX_FIELD_NUMBER: _builtins.int
     CHANGE_FIELD_NUMBER: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
+    CHOSEN_FIELD_NUMBER: _builtins.int
     starts_now: _builtins.bool
     tasks: _builtins.int
     summary: _builtins.str
@@ -1541,6 +1543,8 @@ class Plan(_message.Message):
     lost_s: _builtins.float
     ever: _builtins.bool
     fix: _builtins.str
+    chosen: _builtins.str
+    """Which of them it would take, and why."""
     @_builtins.property
     def placements(self) -> _containers.RepeatedCompositeFieldContainer[Global___Placement]: ...
     @_builtins.property
@@ -1561,6 +1565,10 @@ class Plan(_message.Message):
     def estimate(self) -> Global___Estimate: ...
     @_builtins.property
     def change(self) -> Global___Change: ...
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Choice]:
+        """Providers and cards by money and time, the best first."""
+
     def __init__(
         self,
         *,
@@ -1584,10 +1592,12 @@ class Plan(_message.Message):
         estimate: Global___Estimate | None = ...,
         fix: _builtins.str = ...,
         change: Global___Change | None = ...,
+        choices: _abc.Iterable[Global___Choice] | None = ...,
+        chosen: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "earliest", b"earliest", "estimate", b"estimate", "place", b"place"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "blockers", b"blockers", "candidates", b"candidates", "candidates_total", b"candidates_total", "change", b"change", "earliest", b"earliest", "estimate", b"estimate", "ever", b"ever", "fix", b"fix", "holders", b"holders", "learned", b"learned", "lost_s", b"lost_s", "place", b"place", "placements", b"placements", "quotas", b"quotas", "rule", b"rule", "starts_now", b"starts_now", "summary", b"summary", "tasks", b"tasks", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "blockers", b"blockers", "candidates", b"candidates", "candidates_total", b"candidates_total", "change", b"change", "choices", b"choices", "chosen", b"chosen", "earliest", b"earliest", "estimate", b"estimate", "ever", b"ever", "fix", b"fix", "holders", b"holders", "learned", b"learned", "lost_s", b"lost_s", "place", b"place", "placements", b"placements", "quotas", b"quotas", "rule", b"rule", "starts_now", b"starts_now", "summary", b"summary", "tasks", b"tasks", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1862,15 +1872,23 @@ class Hub(_message.Message):
     HOME_FIELD_NUMBER: _builtins.int
     REPORTS_FIELD_NUMBER: _builtins.int
     SHARED_ACCOUNTS_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     epoch: _builtins.int
     ready: _builtins.bool
     home: _builtins.str
     reports: _builtins.int
+    user: _builtins.str
+    """Whom the hub takes the caller for."""
     @_builtins.property
     def started_at(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def shared_accounts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the caller's token may."""
+
     def __init__(
         self,
         *,
@@ -1881,10 +1899,12 @@ class Hub(_message.Message):
         home: _builtins.str | None = ...,
         reports: _builtins.int = ...,
         shared_accounts: _abc.Iterable[_builtins.str] | None = ...,
+        user: _builtins.str = ...,
+        scopes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_home", b"_home", "home", b"home", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_home", b"_home", "epoch", b"epoch", "home", b"home", "ready", b"ready", "reports", b"reports", "shared_accounts", b"shared_accounts", "started_at", b"started_at", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_home", b"_home", "epoch", b"epoch", "home", b"home", "ready", b"ready", "reports", b"reports", "scopes", b"scopes", "shared_accounts", b"shared_accounts", "started_at", b"started_at", "user", b"user", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__home: _TypeAlias = _typing.Literal["home"]  # noqa: Y015
     _WhichOneofArgType__home: _TypeAlias = _typing.Literal["_home", b"_home"]  # noqa: Y015
@@ -3137,6 +3157,7 @@ class JobSpec(_message.Message):
     USES_FIELD_NUMBER: _builtins.int
     UPDATE_FIELD_NUMBER: _builtins.int
     RETRY_RULES_FIELD_NUMBER: _builtins.int
+    OBJECTIVE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     type: _builtins.str
     job_tier: _builtins.str
@@ -3226,6 +3247,8 @@ class JobSpec(_message.Message):
     def retry_rules(self) -> Global___Retries:
         """What HTTP spells as `retries` with an object."""
 
+    @_builtins.property
+    def objective(self) -> Global___Objective: ...
     def __init__(
         self,
         *,
@@ -3292,10 +3315,11 @@ class JobSpec(_message.Message):
         uses: _abc.Iterable[_builtins.str] | None = ...,
         update: Global___UpdateRules | None = ...,
         retry_rules: Global___Retries | None = ...,
+        objective: Global___Objective | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_most_once", b"_at_most_once", "_checkpoint", b"_checkpoint", "_cpu_milli", b"_cpu_milli", "_deadline", b"_deadline", "_expected_runtime_s", b"_expected_runtime_s", "_gpu_backend", b"_gpu_backend", "_gpu_count", b"_gpu_count", "_gpu_milli", b"_gpu_milli", "_gpu_type", b"_gpu_type", "_hold", b"_hold", "_id", b"_id", "_interactive", b"_interactive", "_job_tier", b"_job_tier", "_losses", b"_losses", "_lost_after_s", b"_lost_after_s", "_max_runtime_hours", b"_max_runtime_hours", "_max_runtime_s", b"_max_runtime_s", "_memory_bytes", b"_memory_bytes", "_min_cpu_cores", b"_min_cpu_cores", "_min_vram_gb", b"_min_vram_gb", "_mixed_backends", b"_mixed_backends", "_name", b"_name", "_node_count", b"_node_count", "_overlap", b"_overlap", "_plugin", b"_plugin", "_priority", b"_priority", "_queue", b"_queue", "_replicas", b"_replicas", "_restart", b"_restart", "_retries", b"_retries", "_scheduling_timeout_s", b"_scheduling_timeout_s", "_slot_pool", b"_slot_pool", "_snapshot_id", b"_snapshot_id", "_snapshot_sha", b"_snapshot_sha", "_template", b"_template", "_type", b"_type", "_user_id", b"_user_id", "_vram_per_gpu_bytes", b"_vram_per_gpu_bytes", "_workdir", b"_workdir", "_workload", b"_workload", "array", b"array", "at_most_once", b"at_most_once", "checkpoint", b"checkpoint", "cpu_milli", b"cpu_milli", "deadline", b"deadline", "device", b"device", "expected_runtime_s", b"expected_runtime_s", "gpu_backend", b"gpu_backend", "gpu_count", b"gpu_count", "gpu_milli", b"gpu_milli", "gpu_type", b"gpu_type", "health_check", b"health_check", "hold", b"hold", "id", b"id", "interactive", b"interactive", "job_tier", b"job_tier", "losses", b"losses", "lost_after_s", b"lost_after_s", "max_runtime_hours", b"max_runtime_hours", "max_runtime_s", b"max_runtime_s", "memory_bytes", b"memory_bytes", "metadata", b"metadata", "min_cpu_cores", b"min_cpu_cores", "min_vram_gb", b"min_vram_gb", "mixed_backends", b"mixed_backends", "name", b"name", "node_count", b"node_count", "overlap", b"overlap", "params", b"params", "plugin", b"plugin", "priority", b"priority", "queue", b"queue", "rendered", b"rendered", "replicas", b"replicas", "restart", b"restart", "retries", b"retries", "retry_rules", b"retry_rules", "scheduling_timeout_s", b"scheduling_timeout_s", "slot_pool", b"slot_pool", "snapshot_id", b"snapshot_id", "snapshot_sha", b"snapshot_sha", "template", b"template", "type", b"type", "update", b"update", "user_id", b"user_id", "vram_per_gpu_bytes", b"vram_per_gpu_bytes", "workdir", b"workdir", "workload", b"workload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_at_most_once", b"_at_most_once", "_checkpoint", b"_checkpoint", "_cpu_milli", b"_cpu_milli", "_deadline", b"_deadline", "_expected_runtime_s", b"_expected_runtime_s", "_gpu_backend", b"_gpu_backend", "_gpu_count", b"_gpu_count", "_gpu_milli", b"_gpu_milli", "_gpu_type", b"_gpu_type", "_hold", b"_hold", "_id", b"_id", "_interactive", b"_interactive", "_job_tier", b"_job_tier", "_losses", b"_losses", "_lost_after_s", b"_lost_after_s", "_max_runtime_hours", b"_max_runtime_hours", "_max_runtime_s", b"_max_runtime_s", "_memory_bytes", b"_memory_bytes", "_min_cpu_cores", b"_min_cpu_cores", "_min_vram_gb", b"_min_vram_gb", "_mixed_backends", b"_mixed_backends", "_name", b"_name", "_node_count", b"_node_count", "_overlap", b"_overlap", "_plugin", b"_plugin", "_priority", b"_priority", "_queue", b"_queue", "_replicas", b"_replicas", "_restart", b"_restart", "_retries", b"_retries", "_scheduling_timeout_s", b"_scheduling_timeout_s", "_slot_pool", b"_slot_pool", "_snapshot_id", b"_snapshot_id", "_snapshot_sha", b"_snapshot_sha", "_template", b"_template", "_type", b"_type", "_user_id", b"_user_id", "_vram_per_gpu_bytes", b"_vram_per_gpu_bytes", "_workdir", b"_workdir", "_workload", b"_workload", "array", b"array", "at_most_once", b"at_most_once", "checkpoint", b"checkpoint", "cpu_milli", b"cpu_milli", "deadline", b"deadline", "device", b"device", "expected_runtime_s", b"expected_runtime_s", "gpu_backend", b"gpu_backend", "gpu_count", b"gpu_count", "gpu_milli", b"gpu_milli", "gpu_type", b"gpu_type", "health_check", b"health_check", "hold", b"hold", "id", b"id", "interactive", b"interactive", "job_tier", b"job_tier", "losses", b"losses", "lost_after_s", b"lost_after_s", "max_runtime_hours", b"max_runtime_hours", "max_runtime_s", b"max_runtime_s", "memory_bytes", b"memory_bytes", "metadata", b"metadata", "min_cpu_cores", b"min_cpu_cores", "min_vram_gb", b"min_vram_gb", "mixed_backends", b"mixed_backends", "name", b"name", "node_count", b"node_count", "objective", b"objective", "overlap", b"overlap", "params", b"params", "plugin", b"plugin", "priority", b"priority", "queue", b"queue", "rendered", b"rendered", "replicas", b"replicas", "restart", b"restart", "retries", b"retries", "retry_rules", b"retry_rules", "scheduling_timeout_s", b"scheduling_timeout_s", "slot_pool", b"slot_pool", "snapshot_id", b"snapshot_id", "snapshot_sha", b"snapshot_sha", "template", b"template", "type", b"type", "update", b"update", "user_id", b"user_id", "vram_per_gpu_bytes", b"vram_per_gpu_bytes", "workdir", b"workdir", "workload", b"workload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_most_once", b"_at_most_once", "_checkpoint", b"_checkpoint", "_cpu_milli", b"_cpu_milli", "_deadline", b"_deadline", "_expected_runtime_s", b"_expected_runtime_s", "_gpu_backend", b"_gpu_backend", "_gpu_count", b"_gpu_count", "_gpu_milli", b"_gpu_milli", "_gpu_type", b"_gpu_type", "_hold", b"_hold", "_id", b"_id", "_interactive", b"_interactive", "_job_tier", b"_job_tier", "_losses", b"_losses", "_lost_after_s", b"_lost_after_s", "_max_runtime_hours", b"_max_runtime_hours", "_max_runtime_s", b"_max_runtime_s", "_memory_bytes", b"_memory_bytes", "_min_cpu_cores", b"_min_cpu_cores", "_min_vram_gb", b"_min_vram_gb", "_mixed_backends", b"_mixed_backends", "_name", b"_name", "_node_count", b"_node_count", "_overlap", b"_overlap", "_plugin", b"_plugin", "_priority", b"_priority", "_queue", b"_queue", "_replicas", b"_replicas", "_restart", b"_restart", "_retries", b"_retries", "_scheduling_timeout_s", b"_scheduling_timeout_s", "_slot_pool", b"_slot_pool", "_snapshot_id", b"_snapshot_id", "_snapshot_sha", b"_snapshot_sha", "_template", b"_template", "_type", b"_type", "_user_id", b"_user_id", "_vram_per_gpu_bytes", b"_vram_per_gpu_bytes", "_workdir", b"_workdir", "_workload", b"_workload", "after", b"after", "array", b"array", "at_most_once", b"at_most_once", "checkpoint", b"checkpoint", "command", b"command", "cpu_milli", b"cpu_milli", "deadline", b"deadline", "device", b"device", "env", b"env", "epilog", b"epilog", "expected_runtime_s", b"expected_runtime_s", "gpu_backend", b"gpu_backend", "gpu_count", b"gpu_count", "gpu_milli", b"gpu_milli", "gpu_type", b"gpu_type", "health_check", b"health_check", "hold", b"hold", "id", b"id", "interactive", b"interactive", "job_tier", b"job_tier", "labels", b"labels", "losses", b"losses", "lost_after_s", b"lost_after_s", "max_runtime_hours", b"max_runtime_hours", "max_runtime_s", b"max_runtime_s", "memory_bytes", b"memory_bytes", "metadata", b"metadata", "min_cpu_cores", b"min_cpu_cores", "min_vram_gb", b"min_vram_gb", "mixed_backends", b"mixed_backends", "name", b"name", "node_count", b"node_count", "notify", b"notify", "notify_to", b"notify_to", "overlap", b"overlap", "params", b"params", "plugin", b"plugin", "ports", b"ports", "prefer", b"prefer", "priority", b"priority", "prolog", b"prolog", "queue", b"queue", "rendered", b"rendered", "replicas", b"replicas", "require", b"require", "resources", b"resources", "restart", b"restart", "retries", b"retries", "retry_rules", b"retry_rules", "scheduling_timeout_s", b"scheduling_timeout_s", "share", b"share", "slot_pool", b"slot_pool", "snapshot_id", b"snapshot_id", "snapshot_sha", b"snapshot_sha", "template", b"template", "type", b"type", "update", b"update", "user_id", b"user_id", "uses", b"uses", "variants", b"variants", "vram_per_gpu_bytes", b"vram_per_gpu_bytes", "workdir", b"workdir", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_at_most_once", b"_at_most_once", "_checkpoint", b"_checkpoint", "_cpu_milli", b"_cpu_milli", "_deadline", b"_deadline", "_expected_runtime_s", b"_expected_runtime_s", "_gpu_backend", b"_gpu_backend", "_gpu_count", b"_gpu_count", "_gpu_milli", b"_gpu_milli", "_gpu_type", b"_gpu_type", "_hold", b"_hold", "_id", b"_id", "_interactive", b"_interactive", "_job_tier", b"_job_tier", "_losses", b"_losses", "_lost_after_s", b"_lost_after_s", "_max_runtime_hours", b"_max_runtime_hours", "_max_runtime_s", b"_max_runtime_s", "_memory_bytes", b"_memory_bytes", "_min_cpu_cores", b"_min_cpu_cores", "_min_vram_gb", b"_min_vram_gb", "_mixed_backends", b"_mixed_backends", "_name", b"_name", "_node_count", b"_node_count", "_overlap", b"_overlap", "_plugin", b"_plugin", "_priority", b"_priority", "_queue", b"_queue", "_replicas", b"_replicas", "_restart", b"_restart", "_retries", b"_retries", "_scheduling_timeout_s", b"_scheduling_timeout_s", "_slot_pool", b"_slot_pool", "_snapshot_id", b"_snapshot_id", "_snapshot_sha", b"_snapshot_sha", "_template", b"_template", "_type", b"_type", "_user_id", b"_user_id", "_vram_per_gpu_bytes", b"_vram_per_gpu_bytes", "_workdir", b"_workdir", "_workload", b"_workload", "after", b"after", "array", b"array", "at_most_once", b"at_most_once", "checkpoint", b"checkpoint", "command", b"command", "cpu_milli", b"cpu_milli", "deadline", b"deadline", "device", b"device", "env", b"env", "epilog", b"epilog", "expected_runtime_s", b"expected_runtime_s", "gpu_backend", b"gpu_backend", "gpu_count", b"gpu_count", "gpu_milli", b"gpu_milli", "gpu_type", b"gpu_type", "health_check", b"health_check", "hold", b"hold", "id", b"id", "interactive", b"interactive", "job_tier", b"job_tier", "labels", b"labels", "losses", b"losses", "lost_after_s", b"lost_after_s", "max_runtime_hours", b"max_runtime_hours", "max_runtime_s", b"max_runtime_s", "memory_bytes", b"memory_bytes", "metadata", b"metadata", "min_cpu_cores", b"min_cpu_cores", "min_vram_gb", b"min_vram_gb", "mixed_backends", b"mixed_backends", "name", b"name", "node_count", b"node_count", "notify", b"notify", "notify_to", b"notify_to", "objective", b"objective", "overlap", b"overlap", "params", b"params", "plugin", b"plugin", "ports", b"ports", "prefer", b"prefer", "priority", b"priority", "prolog", b"prolog", "queue", b"queue", "rendered", b"rendered", "replicas", b"replicas", "require", b"require", "resources", b"resources", "restart", b"restart", "retries", b"retries", "retry_rules", b"retry_rules", "scheduling_timeout_s", b"scheduling_timeout_s", "share", b"share", "slot_pool", b"slot_pool", "snapshot_id", b"snapshot_id", "snapshot_sha", b"snapshot_sha", "template", b"template", "type", b"type", "update", b"update", "user_id", b"user_id", "uses", b"uses", "variants", b"variants", "vram_per_gpu_bytes", b"vram_per_gpu_bytes", "workdir", b"workdir", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__at_most_once: _TypeAlias = _typing.Literal["at_most_once"]  # noqa: Y015
     _WhichOneofArgType__at_most_once: _TypeAlias = _typing.Literal["_at_most_once", b"_at_most_once"]  # noqa: Y015
@@ -3707,3 +3731,145 @@ class Card(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Card: _TypeAlias = Card  # noqa: Y015
+
+@_typing.final
+class Choice(_message.Message):
+    """One provider and kind of card on which a job could run, by money and time."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROVIDER_FIELD_NUMBER: _builtins.int
+    GPU_TYPE_FIELD_NUMBER: _builtins.int
+    WORKERS_WITH_ROOM_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    PRICE_PER_HOUR_FIELD_NUMBER: _builtins.int
+    HOURS_P50_FIELD_NUMBER: _builtins.int
+    HOURS_P90_FIELD_NUMBER: _builtins.int
+    HOURS_FROM_FIELD_NUMBER: _builtins.int
+    MONEY_FIELD_NUMBER: _builtins.int
+    IN_TIME_FIELD_NUMBER: _builtins.int
+    ENDS_IN_S_FIELD_NUMBER: _builtins.int
+    SUCCESS_FIELD_NUMBER: _builtins.int
+    HEALTH_FIELD_NUMBER: _builtins.int
+    SCORE_FIELD_NUMBER: _builtins.int
+    LATENCY_S_FIELD_NUMBER: _builtins.int
+    VARIANT_FIELD_NUMBER: _builtins.int
+    PRICED_FIELD_NUMBER: _builtins.int
+    provider: _builtins.str
+    """Empty: workers without the label."""
+    gpu_type: _builtins.str
+    """What those workers compute on."""
+    workers_with_room: _builtins.int
+    workers: _builtins.int
+    """Those that could take it when they are empty."""
+    price_per_hour: _builtins.float
+    """For what the job takes of a worker."""
+    hours_p50: _builtins.float
+    hours_p90: _builtins.float
+    hours_from: _builtins.str
+    """How the hours are known, or what was assumed."""
+    money: _builtins.float
+    """For the whole job: hours with what losses may add, and egress."""
+    in_time: _builtins.bool
+    """Whether nine of ten such runs would end before its deadline."""
+    ends_in_s: _builtins.float
+    success: _builtins.float
+    health: _builtins.str
+    """Nothing new goes to a bad one while it fits elsewhere."""
+    score: _builtins.float
+    """By what the job counts, without how it fills the worker."""
+    latency_s: _builtins.float
+    variant: _builtins.str
+    priced: _builtins.bool
+    """False: the list leaves this card out, the dearest was taken."""
+    def __init__(
+        self,
+        *,
+        provider: _builtins.str = ...,
+        gpu_type: _builtins.str = ...,
+        workers_with_room: _builtins.int = ...,
+        workers: _builtins.int = ...,
+        price_per_hour: _builtins.float = ...,
+        hours_p50: _builtins.float = ...,
+        hours_p90: _builtins.float = ...,
+        hours_from: _builtins.str = ...,
+        money: _builtins.float = ...,
+        in_time: _builtins.bool = ...,
+        ends_in_s: _builtins.float = ...,
+        success: _builtins.float = ...,
+        health: _builtins.str = ...,
+        score: _builtins.float = ...,
+        latency_s: _builtins.float | None = ...,
+        variant: _builtins.str = ...,
+        priced: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_latency_s", b"_latency_s", "latency_s", b"latency_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_latency_s", b"_latency_s", "ends_in_s", b"ends_in_s", "gpu_type", b"gpu_type", "health", b"health", "hours_from", b"hours_from", "hours_p50", b"hours_p50", "hours_p90", b"hours_p90", "in_time", b"in_time", "latency_s", b"latency_s", "money", b"money", "price_per_hour", b"price_per_hour", "priced", b"priced", "provider", b"provider", "score", b"score", "success", b"success", "variant", b"variant", "workers", b"workers", "workers_with_room", b"workers_with_room"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__latency_s: _TypeAlias = _typing.Literal["latency_s"]  # noqa: Y015
+    _WhichOneofArgType__latency_s: _TypeAlias = _typing.Literal["_latency_s", b"_latency_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__latency_s) -> _WhichOneofReturnType__latency_s | None: ...
+
+Global___Choice: _TypeAlias = Choice  # noqa: Y015
+
+@_typing.final
+class Objective(_message.Message):
+    """How much each of them counts for a job, and how many GB a task sends out of where it runs. `cheapest_in_time`: the least
+    money among workers on which it ends before its deadline, else the fastest.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COST_FIELD_NUMBER: _builtins.int
+    PERFORMANCE_FIELD_NUMBER: _builtins.int
+    RELIABILITY_FIELD_NUMBER: _builtins.int
+    LATENCY_FIELD_NUMBER: _builtins.int
+    CHEAPEST_IN_TIME_FIELD_NUMBER: _builtins.int
+    EGRESS_GB_FIELD_NUMBER: _builtins.int
+    cost: _builtins.float
+    performance: _builtins.float
+    reliability: _builtins.float
+    latency: _builtins.float
+    cheapest_in_time: _builtins.bool
+    egress_gb: _builtins.float
+    def __init__(
+        self,
+        *,
+        cost: _builtins.float | None = ...,
+        performance: _builtins.float | None = ...,
+        reliability: _builtins.float | None = ...,
+        latency: _builtins.float | None = ...,
+        cheapest_in_time: _builtins.bool | None = ...,
+        egress_gb: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cheapest_in_time", b"_cheapest_in_time", "_cost", b"_cost", "_egress_gb", b"_egress_gb", "_latency", b"_latency", "_performance", b"_performance", "_reliability", b"_reliability", "cheapest_in_time", b"cheapest_in_time", "cost", b"cost", "egress_gb", b"egress_gb", "latency", b"latency", "performance", b"performance", "reliability", b"reliability"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cheapest_in_time", b"_cheapest_in_time", "_cost", b"_cost", "_egress_gb", b"_egress_gb", "_latency", b"_latency", "_performance", b"_performance", "_reliability", b"_reliability", "cheapest_in_time", b"cheapest_in_time", "cost", b"cost", "egress_gb", b"egress_gb", "latency", b"latency", "performance", b"performance", "reliability", b"reliability"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cheapest_in_time: _TypeAlias = _typing.Literal["cheapest_in_time"]  # noqa: Y015
+    _WhichOneofArgType__cheapest_in_time: _TypeAlias = _typing.Literal["_cheapest_in_time", b"_cheapest_in_time"]  # noqa: Y015
+    _WhichOneofReturnType__cost: _TypeAlias = _typing.Literal["cost"]  # noqa: Y015
+    _WhichOneofArgType__cost: _TypeAlias = _typing.Literal["_cost", b"_cost"]  # noqa: Y015
+    _WhichOneofReturnType__egress_gb: _TypeAlias = _typing.Literal["egress_gb"]  # noqa: Y015
+    _WhichOneofArgType__egress_gb: _TypeAlias = _typing.Literal["_egress_gb", b"_egress_gb"]  # noqa: Y015
+    _WhichOneofReturnType__latency: _TypeAlias = _typing.Literal["latency"]  # noqa: Y015
+    _WhichOneofArgType__latency: _TypeAlias = _typing.Literal["_latency", b"_latency"]  # noqa: Y015
+    _WhichOneofReturnType__performance: _TypeAlias = _typing.Literal["performance"]  # noqa: Y015
+    _WhichOneofArgType__performance: _TypeAlias = _typing.Literal["_performance", b"_performance"]  # noqa: Y015
+    _WhichOneofReturnType__reliability: _TypeAlias = _typing.Literal["reliability"]  # noqa: Y015
+    _WhichOneofArgType__reliability: _TypeAlias = _typing.Literal["_reliability", b"_reliability"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cheapest_in_time) -> _WhichOneofReturnType__cheapest_in_time | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost) -> _WhichOneofReturnType__cost | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__egress_gb) -> _WhichOneofReturnType__egress_gb | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__latency) -> _WhichOneofReturnType__latency | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__performance) -> _WhichOneofReturnType__performance | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__reliability) -> _WhichOneofReturnType__reliability | None: ...
+
+Global___Objective: _TypeAlias = Objective  # noqa: Y015

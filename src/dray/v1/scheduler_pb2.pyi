@@ -253,9 +253,19 @@ class JobFilter(_message.Message):
     QUEUE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    EXIT_CLASS_FIELD_NUMBER: _builtins.int
+    Q_FIELD_NUMBER: _builtins.int
     user: _builtins.str
     queue: _builtins.str
     name: _builtins.str
+    workload: _builtins.str
+    worker: _builtins.str
+    """An attempt was on this worker, or ended so."""
+    exit_class: _builtins.str
+    q: _builtins.str
+    """Their name or their id has this in it."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_resources_pb2.JobState.ValueType]: ...
     @_builtins.property
@@ -268,10 +278,14 @@ class JobFilter(_message.Message):
         queue: _builtins.str = ...,
         name: _builtins.str = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        workload: _builtins.str = ...,
+        worker: _builtins.str = ...,
+        exit_class: _builtins.str = ...,
+        q: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["labels", b"labels", "name", b"name", "queue", b"queue", "states", b"states", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exit_class", b"exit_class", "labels", b"labels", "name", b"name", "q", b"q", "queue", b"queue", "states", b"states", "user", b"user", "worker", b"worker", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -769,6 +783,179 @@ class RequeueJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RequeueJobResponse: _TypeAlias = RequeueJobResponse  # noqa: Y015
+
+@_typing.final
+class RerunJobRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    UPDATE_MASK_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    failed: _builtins.bool
+    """Of an array only the tasks that did not succeed."""
+    request_id: _builtins.str
+    @_builtins.property
+    def changes(self) -> _resources_pb2.JobSpec: ...
+    @_builtins.property
+    def update_mask(self) -> _field_mask_pb2.FieldMask: ...
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        changes: _resources_pb2.JobSpec | None = ...,
+        update_mask: _field_mask_pb2.FieldMask | None = ...,
+        failed: _builtins.bool = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "update_mask", b"update_mask"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "failed", b"failed", "job", b"job", "request_id", b"request_id", "update_mask", b"update_mask"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RerunJobRequest: _TypeAlias = RerunJobRequest  # noqa: Y015
+
+@_typing.final
+class RerunJobResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    created: _builtins.bool
+    @_builtins.property
+    def job(self) -> _resources_pb2.Job: ...
+    def __init__(
+        self,
+        *,
+        job: _resources_pb2.Job | None = ...,
+        created: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RerunJobResponse: _TypeAlias = RerunJobResponse  # noqa: Y015
+
+@_typing.final
+class CountJobsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTER_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def filter(self) -> Global___JobFilter:
+        """Of states, user, queue, name and workload alone."""
+
+    @_builtins.property
+    def by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Any of state, user, queue, name and workload."""
+
+    def __init__(
+        self,
+        *,
+        filter: Global___JobFilter | None = ...,
+        by: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "filter", b"filter"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountJobsRequest: _TypeAlias = CountJobsRequest  # noqa: Y015
+
+@_typing.final
+class CountJobsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class Group(_message.Message):
+        """The values in the order of `by`."""
+
+        DESCRIPTOR: _descriptor.Descriptor
+
+        VALUES_FIELD_NUMBER: _builtins.int
+        JOBS_FIELD_NUMBER: _builtins.int
+        jobs: _builtins.int
+        @_builtins.property
+        def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+        def __init__(
+            self,
+            *,
+            values: _abc.Iterable[_builtins.str] | None = ...,
+            jobs: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "values", b"values"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
+    others: _builtins.int
+    """How many jobs are in groups that are not shown."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___CountJobsResponse.Group]:
+        """The largest first."""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___CountJobsResponse.Group] | None = ...,
+        others: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "others", b"others"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CountJobsResponse: _TypeAlias = CountJobsResponse  # noqa: Y015
+
+@_typing.final
+class GetTaskRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    def __init__(
+        self,
+        *,
+        task: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTaskRequest: _TypeAlias = GetTaskRequest  # noqa: Y015
+
+@_typing.final
+class GetTaskResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def task(self) -> _resources_pb2.Task: ...
+    def __init__(
+        self,
+        *,
+        task: _resources_pb2.Task | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetTaskResponse: _TypeAlias = GetTaskResponse  # noqa: Y015
 
 @_typing.final
 class ListTasksRequest(_message.Message):

@@ -96,6 +96,21 @@ class SchedulerStub:
                 request_serializer=dray_dot_v1_dot_scheduler__pb2.RequeueJobRequest.SerializeToString,
                 response_deserializer=dray_dot_v1_dot_scheduler__pb2.RequeueJobResponse.FromString,
                 _registered_method=True)
+        self.RerunJob = channel.unary_unary(
+                '/dray.v1.Scheduler/RerunJob',
+                request_serializer=dray_dot_v1_dot_scheduler__pb2.RerunJobRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_scheduler__pb2.RerunJobResponse.FromString,
+                _registered_method=True)
+        self.CountJobs = channel.unary_unary(
+                '/dray.v1.Scheduler/CountJobs',
+                request_serializer=dray_dot_v1_dot_scheduler__pb2.CountJobsRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_scheduler__pb2.CountJobsResponse.FromString,
+                _registered_method=True)
+        self.GetTask = channel.unary_unary(
+                '/dray.v1.Scheduler/GetTask',
+                request_serializer=dray_dot_v1_dot_scheduler__pb2.GetTaskRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_scheduler__pb2.GetTaskResponse.FromString,
+                _registered_method=True)
         self.ListTasks = channel.unary_unary(
                 '/dray.v1.Scheduler/ListTasks',
                 request_serializer=dray_dot_v1_dot_scheduler__pb2.ListTasksRequest.SerializeToString,
@@ -321,6 +336,27 @@ class SchedulerServicer:
 
     def RequeueJob(self, request, context):
         """Stop what runs of a job and queue it again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RerunJob(self, request, context):
+        """Submit a job again, as it was or changed; all of it, or what failed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountJobs(self, request, context):
+        """Count jobs by state, user, queue, name or workload.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetTask(self, request, context):
+        """Show a task with its attempts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -584,6 +620,21 @@ def add_SchedulerServicer_to_server(servicer, server):
                     servicer.RequeueJob,
                     request_deserializer=dray_dot_v1_dot_scheduler__pb2.RequeueJobRequest.FromString,
                     response_serializer=dray_dot_v1_dot_scheduler__pb2.RequeueJobResponse.SerializeToString,
+            ),
+            'RerunJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.RerunJob,
+                    request_deserializer=dray_dot_v1_dot_scheduler__pb2.RerunJobRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_scheduler__pb2.RerunJobResponse.SerializeToString,
+            ),
+            'CountJobs': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountJobs,
+                    request_deserializer=dray_dot_v1_dot_scheduler__pb2.CountJobsRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_scheduler__pb2.CountJobsResponse.SerializeToString,
+            ),
+            'GetTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTask,
+                    request_deserializer=dray_dot_v1_dot_scheduler__pb2.GetTaskRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_scheduler__pb2.GetTaskResponse.SerializeToString,
             ),
             'ListTasks': grpc.unary_unary_rpc_method_handler(
                     servicer.ListTasks,
@@ -1051,6 +1102,87 @@ class Scheduler:
             '/dray.v1.Scheduler/RequeueJob',
             dray_dot_v1_dot_scheduler__pb2.RequeueJobRequest.SerializeToString,
             dray_dot_v1_dot_scheduler__pb2.RequeueJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RerunJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.Scheduler/RerunJob',
+            dray_dot_v1_dot_scheduler__pb2.RerunJobRequest.SerializeToString,
+            dray_dot_v1_dot_scheduler__pb2.RerunJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.Scheduler/CountJobs',
+            dray_dot_v1_dot_scheduler__pb2.CountJobsRequest.SerializeToString,
+            dray_dot_v1_dot_scheduler__pb2.CountJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.Scheduler/GetTask',
+            dray_dot_v1_dot_scheduler__pb2.GetTaskRequest.SerializeToString,
+            dray_dot_v1_dot_scheduler__pb2.GetTaskResponse.FromString,
             options,
             channel_credentials,
             insecure,

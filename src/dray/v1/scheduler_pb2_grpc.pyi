@@ -58,6 +58,12 @@ class SchedulerStub:
     """Let a held job start."""
     RequeueJob: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RequeueJobRequest, _scheduler_pb2.RequeueJobResponse]
     """Stop what runs of a job and queue it again."""
+    RerunJob: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.RerunJobRequest, _scheduler_pb2.RerunJobResponse]
+    """Submit a job again, as it was or changed; all of it, or what failed."""
+    CountJobs: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.CountJobsRequest, _scheduler_pb2.CountJobsResponse]
+    """Count jobs by state, user, queue, name or workload."""
+    GetTask: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.GetTaskRequest, _scheduler_pb2.GetTaskResponse]
+    """Show a task with its attempts."""
     ListTasks: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ListTasksRequest, _scheduler_pb2.ListTasksResponse]
     """List the tasks of a job."""
     CancelTask: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.CancelTaskRequest, _scheduler_pb2.CancelTaskResponse]
@@ -144,6 +150,12 @@ class SchedulerAsyncStub(SchedulerStub):
     """Let a held job start."""
     RequeueJob: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RequeueJobRequest, _scheduler_pb2.RequeueJobResponse]  # type: ignore[assignment]
     """Stop what runs of a job and queue it again."""
+    RerunJob: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.RerunJobRequest, _scheduler_pb2.RerunJobResponse]  # type: ignore[assignment]
+    """Submit a job again, as it was or changed; all of it, or what failed."""
+    CountJobs: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.CountJobsRequest, _scheduler_pb2.CountJobsResponse]  # type: ignore[assignment]
+    """Count jobs by state, user, queue, name or workload."""
+    GetTask: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.GetTaskRequest, _scheduler_pb2.GetTaskResponse]  # type: ignore[assignment]
+    """Show a task with its attempts."""
     ListTasks: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ListTasksRequest, _scheduler_pb2.ListTasksResponse]  # type: ignore[assignment]
     """List the tasks of a job."""
     CancelTask: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.CancelTaskRequest, _scheduler_pb2.CancelTaskResponse]  # type: ignore[assignment]
@@ -299,6 +311,30 @@ class SchedulerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.RequeueJobResponse, _abc.Awaitable[_scheduler_pb2.RequeueJobResponse]]:
         """Stop what runs of a job and queue it again."""
+
+    @_abc_1.abstractmethod
+    def RerunJob(
+        self,
+        request: _scheduler_pb2.RerunJobRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.RerunJobResponse, _abc.Awaitable[_scheduler_pb2.RerunJobResponse]]:
+        """Submit a job again, as it was or changed; all of it, or what failed."""
+
+    @_abc_1.abstractmethod
+    def CountJobs(
+        self,
+        request: _scheduler_pb2.CountJobsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.CountJobsResponse, _abc.Awaitable[_scheduler_pb2.CountJobsResponse]]:
+        """Count jobs by state, user, queue, name or workload."""
+
+    @_abc_1.abstractmethod
+    def GetTask(
+        self,
+        request: _scheduler_pb2.GetTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.GetTaskResponse, _abc.Awaitable[_scheduler_pb2.GetTaskResponse]]:
+        """Show a task with its attempts."""
 
     @_abc_1.abstractmethod
     def ListTasks(

@@ -193,6 +193,10 @@ class FakeHub:
         state = "succeeded" if self.ended.is_set() else "pending"
         return {**self.made[job_id], "state": state}
 
+    async def count(self, caller: Caller, asked: Any) -> dict[str, Any]:
+        self.note("count", caller, asked)
+        return dict(whole(schemas.JobGroups, {"groups": []}))
+
     async def jobs(self, caller: Caller, wanted: JobFilter) -> dict[str, Any]:
         self.note("jobs", caller, wanted)
         return dict(whole(schemas.JobList, {"jobs": list(self.made.values())}))

@@ -326,6 +326,10 @@ def test_what_was_is_found_by_when_it_was(store: Store, make: Any) -> None:
     assert ids(store, q="%") == ids(store, worker="w2", exit_class="code") == []
     assert store.count_jobs("", 200, 9) == {"failed": 2, "succeeded": 1}
     assert store.count_jobs("bo", 0, 9) == {"failed": 1}
+    assert store.group_jobs(("state",), JobFilter(user="bo")) == [(("failed",), 1)]
+    assert store.group_jobs((), JobFilter(states=("failed",))) == [((), 2)]
+    assert store.group_jobs(("user", "state"), JobFilter(states=("failed",), limit=1))[0][1] == 1
+    assert store.group_jobs(("queue",), JobFilter(name="none")) == []
     assert store.count_jobs("", 201, 9) == store.count_jobs("", 0, 1) == {"failed": 1}
 
     def past(since_ms: int, until_ms: int, **asked: Any) -> list[str]:

@@ -26,7 +26,7 @@ from dray.hub.answers.job_documents import JobDocuments, JobReads
 from dray.hub.answers.metrics import Metrics
 from dray.hub.answers.output import LogReader
 from dray.hub.answers.pages import count_ended, count_living, is_countable, read_page, spell_cursor
-from dray.hub.answers.service import LogRequest, Submitted
+from dray.hub.answers.service import CountAsked, LogRequest, Submitted
 from dray.hub.answers.site import SiteAnswers
 from dray.hub.answers.slices import portions, spread, work_off
 from dray.hub.calls.reading import CallReader, call_of
@@ -57,6 +57,7 @@ VIEWED_JOBS = 128
 BRIEF_JOBS = 64
 # So many tasks of a job that did not succeed are looked at for the reasons of its failure.
 JUDGED_TASKS = 100
+MOST_GROUPS = 1000
 UNSUCCESSFUL = tuple(state.value for state in JobState if state.final and state is not JobState.SUCCEEDED)
 
 
@@ -318,6 +319,32 @@ class Answers:
             "jobs": shown,
             "next_cursor": spell_cursor(wanted, rows[-1]) if more else None,
             "total": total,
+        }
+
+    async def count(self, caller: Caller, asked: CountAsked) -> Document:
+        """How many jobs there are in each group; of everybody's for admins, of their own for others."""
+        user = asked.user if caller.may("admin") else caller.user
+        if asked.user not in ("", user):
+            return {"groups": [], "others": 0}
+        wanted = JobFilter(
+            states=asked.states,
+            user=user,
+            queue=asked.queue,
+            name=asked.name,
+            workload=asked.workload,
+            limit=MOST_GROUPS + 1,
+        )
+        await self._engine.settle()
+        # Off the loop: it walks over all jobs that the store has.
+        found = await asyncio.to_thread(self._store.group_jobs, asked.by, wanted)
+        shown = found[:MOST_GROUPS]
+        others = 0
+        if len(found) > MOST_GROUPS:
+            whole = await asyncio.to_thread(self._store.group_jobs, (), wanted)
+            others = sum(jobs for _, jobs in whole) - sum(jobs for _, jobs in shown)
+        return {
+            "groups": [{"values": list(values), "jobs": jobs} for values, jobs in shown],
+            "others": others,
         }
 
     async def _count(self, wanted: JobFilter) -> int | None:

@@ -52,7 +52,7 @@ from dray.hub.operations.operation import Operation
 from dray.hub.operations.table import OPERATIONS
 from dray.hub.views.board import STATES
 from dray.hub.views.machines import SORTS, ListWorkers
-from dray.v1 import scheduler_pb2
+from dray.v1 import scheduler_pb2, workload_manager_pb2
 from dray.wire.messages import client as wire
 
 MAX_LINE, MAX_RECEIPTS, MAX_IDS = 1000, 200, 1000
@@ -61,14 +61,20 @@ MAX_WINDOW_S = 366 * DAY_S
 BACKENDS = ("", "cpu", "nvidia", "metal", "vulkan")
 Read = Callable[[Any], Any]
 Write = Callable[[Any, Any], Mapping[str, Any]]
-_SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"]
-SERVICE = _SERVICE.full_name
+SERVICES = {
+    one.full_name: one
+    for one in (
+        scheduler_pb2.DESCRIPTOR.services_by_name["Scheduler"],
+        workload_manager_pb2.DESCRIPTOR.services_by_name["WorkloadManager"],
+    )
+}
 _READS = descriptor_pb2.MethodOptions.NO_SIDE_EFFECTS
 
 
 class Kinds(NamedTuple):
-    """The types of one method, by its descriptor. `reads`: it changes nothing."""
+    """The types of one method and its service, by its descriptor. `reads`: it changes nothing."""
 
+    service: str
     request: type[Any]
     response: type[Any]
     reads: bool
@@ -90,10 +96,14 @@ class Method(NamedTuple):
 
 
 def kinds_of(name: str) -> Kinds:
-    """The types of a method of the service."""
-    found = _SERVICE.methods_by_name[name]
+    """The types of a method; no two services have one of the same name."""
+    service, found = next(
+        (service, one.methods_by_name[name])
+        for service, one in SERVICES.items()
+        if name in one.methods_by_name
+    )
     reads = found.GetOptions().idempotency_level == _READS
-    return Kinds(GetMessageClass(found.input_type), GetMessageClass(found.output_type), reads)
+    return Kinds(service, GetMessageClass(found.input_type), GetMessageClass(found.output_type), reads)
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -138,6 +148,22 @@ def _read_cancel(request: Any) -> wire.Act:
 
 def _read_update(request: Any) -> wire.Edit:
     return wire.Edit(read_id(request, "job"), read_changes(request.changes, request.update_mask))
+
+
+def _read_rerun(request: Any) -> asks.RerunJob:
+    changes = read_changes(request.changes, request.update_mask)
+    return asks.RerunJob(read_id(request, "job"), changes, request.failed, read_key(request))
+
+
+def _read_count(request: Any) -> asks.GroupJobs:
+    asked = request.filter
+    if asked.labels or asked.worker or asked.exit_class or asked.q:
+        raise wrong("filter", "jobs are counted by states, user, queue, name and workload alone")
+    by = tuple(dict.fromkeys(request.by))
+    if strange := next((name for name in by if name not in asks.COUNTED_BY), None):
+        raise wrong("by", f"must be of {', '.join(asks.COUNTED_BY)}, got {strange[:64]!r}")
+    texts = {name: read_text(asked, name) for name in ("user", "queue", "name", "workload")}
+    return asks.GroupJobs(by, read_words(asked, "states"), **texts)
 
 
 def _read_tasks(request: Any) -> asks.ListTasks:
@@ -216,15 +242,17 @@ def _read_file(file: asks.StoredFile) -> bytes:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-def _under(field: str) -> Write:
+def under(field: str) -> Write:
+    """The whole answer as one field."""
     return lambda answer, request: {field: answer}
 
 
-def _same(answer: Document, request: Any) -> Document:
+def same(answer: Document, request: Any) -> Document:
+    """The answer as it is."""
     return answer
 
 
-def _part(answer: Document, request: Any) -> Document:
+def page_of(answer: Document, request: Any) -> Document:
     """A page of a list, and the token of the next one."""
     return {**answer, "next_page_token": write_token(request, answer.get("next_cursor"))}
 
@@ -246,55 +274,60 @@ def cut_page(rows: Sequence[Any], request: Any, page: Page) -> tuple[Sequence[An
     return rows[first:end], write_token(request, str(end) if end < len(rows) else None)
 
 
-def _row(name: str, operation: str, read: Read, write: Write, **more: Any) -> Method:
+def row(name: str, operation: str, read: Read, write: Write, **more: Any) -> Method:
+    """One method, by the name of its operation."""
     return Method(name, OPERATIONS[operation], read, write, **more)
 
 
 _JOB, _TASK, _WORKER = ("job", "jobs"), ("task", "tasks"), ("worker", "workers")
 METHODS: tuple[Method, ...] = (
-    _row("SubmitJob", "submit_job", _read_submit,
+    row("SubmitJob", "submit_job", _read_submit,
          lambda done, request: {"job": done.jobs[0], "created": done.created}),
-    _row("SubmitJobs", "submit_batch", _read_submits,
+    row("SubmitJobs", "submit_batch", _read_submits,
          lambda done, request: {"jobs": done.jobs, "created": done.created}),
-    _row("GetJob", "show_job", lambda request: asks.ShowJob(read_id(request, "job")), _under("job"), about=_JOB),
-    _row("ListJobs", "list_jobs", read_filter, _part),
-    _row("WaitJob", "show_job", lambda request: asks.ShowJob(read_id(request, "job"), read_seconds(request, "wait_s")),
-         _under("job"), waits="wait_s", about=_JOB),
-    _row("UpdateJob", "edit_job", _read_update, _under("job"), about=_JOB),
-    _row("CancelJobs", "act_on_jobs", _read_cancel, _same),
-    _row("HoldJob", "hold_job", lambda request: wire.Hold(read_id(request, "job")), _under("job"), about=_JOB),
-    _row("ReleaseJob", "release_job", lambda request: wire.Release(read_id(request, "job")), _under("job"), about=_JOB),
-    _row("RequeueJob", "requeue_job", lambda request: wire.Requeue(read_id(request, "job")), _under("job"), about=_JOB),
-    _row("ListTasks", "list_tasks", _read_tasks, _part, about=_JOB),
-    _row("CancelTask", "cancel_job", lambda request: wire.Cancel(*read_task(request), read_grace(request)),
-         _under("job"), about=_TASK),
-    _row("RequeueTask", "requeue_job", lambda request: wire.Requeue(*read_task(request)), _under("job"), about=_TASK),
-    _row("GetTaskResult", "read_value", lambda request: asks.ReadValue(*read_task(request)), _same, about=_TASK,
+    row("GetJob", "show_job", lambda request: asks.ShowJob(read_id(request, "job")), under("job"), about=_JOB),
+    row("ListJobs", "list_jobs", read_filter, page_of),
+    row("WaitJob", "show_job", lambda request: asks.ShowJob(read_id(request, "job"), read_seconds(request, "wait_s")),
+         under("job"), waits="wait_s", about=_JOB),
+    row("UpdateJob", "edit_job", _read_update, under("job"), about=_JOB),
+    row("CancelJobs", "act_on_jobs", _read_cancel, same),
+    row("HoldJob", "hold_job", lambda request: wire.Hold(read_id(request, "job")), under("job"), about=_JOB),
+    row("ReleaseJob", "release_job", lambda request: wire.Release(read_id(request, "job")), under("job"), about=_JOB),
+    row("RequeueJob", "requeue_job", lambda request: wire.Requeue(read_id(request, "job")), under("job"), about=_JOB),
+    row("RerunJob", "rerun_job", _read_rerun,
+        lambda done, request: {"job": done.jobs[0], "created": done.created}, about=_JOB),
+    row("CountJobs", "group_jobs", _read_count, same),
+    row("ListTasks", "list_tasks", _read_tasks, page_of, about=_JOB),
+    row("GetTask", "show_task", lambda request: asks.ShowTask(*read_task(request)), under("task"), about=_TASK),
+    row("CancelTask", "cancel_job", lambda request: wire.Cancel(*read_task(request), read_grace(request)),
+         under("job"), about=_TASK),
+    row("RequeueTask", "requeue_job", lambda request: wire.Requeue(*read_task(request)), under("job"), about=_TASK),
+    row("GetTaskResult", "read_value", lambda request: asks.ReadValue(*read_task(request)), same, about=_TASK,
          finish=_open_value),
-    _row("ExplainJob", "explain_job",
+    row("ExplainJob", "explain_job",
          lambda request: asks.ExplainJob(read_id(request, "job"), not request.no_fix, read_seconds(request, "eta_s")),
-         _under("reason"), waits="eta_s", about=_JOB),
-    _row("PlanJob", "plan_job", _read_plan, _under("plan"), waits="eta_s"),
-    _row("ListJobEvents", "list_job_events", _named("job"), _cut("events"), about=_JOB),
-    _row("GetEstimateRecord", "show_estimates", _nothing, _under("record")),
-    _row("ListQueues", "list_queues", _nothing, _cut("queues")),
-    _row("GetQueue", "show_queue",
+         under("reason"), waits="eta_s", about=_JOB),
+    row("PlanJob", "plan_job", _read_plan, under("plan"), waits="eta_s"),
+    row("ListJobEvents", "list_job_events", _named("job"), _cut("events"), about=_JOB),
+    row("GetEstimateRecord", "show_estimates", _nothing, under("record")),
+    row("ListQueues", "list_queues", _nothing, _cut("queues")),
+    row("GetQueue", "show_queue",
          lambda request: asks.ShowQueue(read_id(request, "queue"), read_whole(request, "limit", MAX_LINE) or 20),
-         _under("queue"), about=("queue", "queues")),
-    _row("ListLimits", "list_limits", _nothing, _same),
-    _row("GetPolicy", "show_policy", _nothing, _under("policy")),
-    _row("ApplyPolicy", "apply_policy", _read_policy, _under("policy")),
-    _row("ListPreemptions", "list_preemptions", _read_receipts, _part),
-    _row("GetPreemption", "show_preemption", _named("preemption"), _under("preemption"),
+         under("queue"), about=("queue", "queues")),
+    row("ListLimits", "list_limits", _nothing, same),
+    row("GetPolicy", "show_policy", _nothing, under("policy")),
+    row("ApplyPolicy", "apply_policy", _read_policy, under("policy")),
+    row("ListPreemptions", "list_preemptions", _read_receipts, page_of),
+    row("GetPreemption", "show_preemption", _named("preemption"), under("preemption"),
          about=("preemption", "preemptions")),
-    _row("ListWorkers", "list_workers", _read_workers, _part),
-    _row("GetWorker", "show_worker", _named("worker"), _under("worker"), about=_WORKER),
-    _row("DrainWorker", "drain_worker", _read_drain, _under("worker"), about=_WORKER),
-    _row("ResumeWorker", "resume_worker", _named("worker"), _under("worker"), about=_WORKER),
-    _row("GetHub", "show_hub", _nothing, _under("hub")),
-    _row("RegisterWorker", "register_worker", read_register, _same),
-    _row("DequeueTasks", "lease_tasks", read_dequeue, _same, waits="wait_s"),
-    _row("RenewLeases", "renew_leases", read_renew, _same),
-    _row("CompleteTasks", "complete_leases", read_complete, _same),
-    _row("ReturnTasks", "return_leases", read_return, _same),
+    row("ListWorkers", "list_workers", _read_workers, page_of),
+    row("GetWorker", "show_worker", _named("worker"), under("worker"), about=_WORKER),
+    row("DrainWorker", "drain_worker", _read_drain, under("worker"), about=_WORKER),
+    row("ResumeWorker", "resume_worker", _named("worker"), under("worker"), about=_WORKER),
+    row("GetHub", "show_hub", _nothing, under("hub")),
+    row("RegisterWorker", "register_worker", read_register, same),
+    row("DequeueTasks", "lease_tasks", read_dequeue, same, waits="wait_s"),
+    row("RenewLeases", "renew_leases", read_renew, same),
+    row("CompleteTasks", "complete_leases", read_complete, same),
+    row("ReturnTasks", "return_leases", read_return, same),
 )  # fmt: skip

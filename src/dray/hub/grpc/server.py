@@ -20,7 +20,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from dray.errors import DrayError, HubUnavailable, InvalidConfig, NotReady
-from dray.hub.grpc.methods import SERVICE
+from dray.hub.grpc.methods import SERVICES
 from dray.hub.grpc.serving import KNOWN, Call, Refused
 from dray.hub.grpc.statuses import Refusal, refusal_of
 from dray.hub.grpc.streams import StreamMethod
@@ -76,11 +76,10 @@ class GrpcServer:
         self._telling: set[asyncio.Future[None]] = set()
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_options(message_bytes), maximum_concurrent_rpcs=MOST_CALLS)
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(SERVICE, self._handlers()),)
-        )
+        made = [grpc.method_handlers_generic_handler(name, self._handlers(name)) for name in SERVICES]
+        self._server.add_generic_rpc_handlers(tuple(made))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        served = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        served = (*SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(served, self._server)
         self.address = self._bind(host, port, certificate)
 
@@ -129,7 +128,7 @@ class GrpcServer:
         status = (
             health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         )
-        for name in ("", SERVICE):
+        for name in ("", *SERVICES):
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
@@ -139,9 +138,11 @@ class GrpcServer:
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def _handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    def _handlers(self, service: str) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
         made: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         for name, known in KNOWN.items():
+            if known.kinds.service != service:
+                continue
             if not isinstance(known.row, StreamMethod):
                 made[name] = grpc.unary_unary_rpc_method_handler(partial(self._unary, name))
             elif known.row.takes_many:

@@ -24,6 +24,7 @@ from dray.hub.grpc.methods import METHODS, Kinds, Method, kinds_of
 from dray.hub.grpc.spelling import to_message
 from dray.hub.grpc.statuses import Refusal, refusal_of
 from dray.hub.grpc.streams import STREAMS, StreamMethod, Surroundings
+from dray.hub.grpc.workloads import WORKLOADS
 from dray.hub.http.api import HttpApi
 from dray.hub.http.replies import status_of
 from dray.hub.operations.operation import Operation
@@ -58,7 +59,7 @@ class Known(NamedTuple):
     kinds: Kinds
 
 
-_ROWS: list[Method | StreamMethod] = [*METHODS, *STREAMS]
+_ROWS: list[Method | StreamMethod] = [*METHODS, *WORKLOADS, *STREAMS]
 KNOWN: dict[str, Known] = {row.name: Known(row, kinds_of(row.name)) for row in _ROWS}
 
 

@@ -72,6 +72,17 @@ def _read_batch(request: Request) -> asks.SubmitJobs:
     return asks.SubmitJobs(specs, _key(request.headers), request.query["exists"])
 
 
+def _read_count(request: Request) -> asks.GroupJobs:
+    asked = dict(request.query)
+    by, states = (tuple(dict.fromkeys(asked.pop(name))) for name in ("by", "state"))
+    return asks.GroupJobs(by, states, **asked)
+
+
+def _read_rerun(request: Request) -> asks.RerunJob:
+    asked = read_struct(shapes.RerunRequest, request.body)
+    return asks.RerunJob(request.path["id"], asked.changes, asked.failed, _key(request.headers))
+
+
 def _read_tasks(request: Request) -> asks.ListTasks:
     asked = request.query
     states = tuple(dict.fromkeys(asked["state"]))
@@ -301,6 +312,11 @@ _DESCRIBE = Operation("show_openapi", "This description", ANY, asks.Nothing, dic
 # --- the table --------------------------------------------------------------------------------------------------------
 
 _TASK = Param("task", "index of the task; its only one by default", kind="whole", low=0, high=10**9)
+_COUNTED = (
+    Param("by", "by what they are counted; may repeat or hold commas", choices=asks.COUNTED_BY, many=True),
+    STATE,
+    *(Param(name, f"only jobs of this {name}", default="") for name in ("user", "queue", "name", "workload")),
+)
 _LOG_PARAMS = (
     _TASK,
     Param("attempt", "number of the attempt; the newest by default", kind="whole", low=0, high=10**9),
@@ -371,6 +387,11 @@ ROUTES: tuple[Route, ...] = (
          statuses=(200, 201), headers=_ONCE, list_body=True),
     _api("POST", "/jobs:act", "act_on_jobs", body=wire.Act, read=lambda request: read_struct(wire.Act, request.body)),
     _api("GET", "/jobs/{id}", "show_job", params=(_WAIT,), waits="wait_s"),
+    _api("GET", "/jobs:group", "group_jobs", params=_COUNTED, read=_read_count),
+    _api("POST", "/jobs/{id}/rerun", "rerun_job", body=shapes.RerunRequest, body_optional=True, read=_read_rerun,
+         write=_write_job, statuses=(200, 201), headers=_ONCE),
+    _api("GET", "/jobs/{id}/task", "show_task", params=(_TASK,),
+         read=lambda request: asks.ShowTask(request.path["id"], request.query["task"])),
     _api("GET", "/jobs/{id}/tasks", "list_tasks", params=(STATE, LIMIT, CURSOR), read=_read_tasks),
     _api("GET", "/jobs/{id}/events", "list_job_events"),
     _api("GET", "/jobs/{id}/why", "explain_job", params=(_FIX, _ETA), waits="eta_s"),

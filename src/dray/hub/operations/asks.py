@@ -67,6 +67,36 @@ class ListTasks(NamedTuple):
     limit: int = 100
 
 
+class ShowTask(NamedTuple):
+    """One task of a job; its only one by default."""
+
+    id: str
+    task: int | None = None
+
+
+COUNTED_BY = ("state", "user", "queue", "name", "workload")
+
+
+class GroupJobs(NamedTuple):
+    """How many jobs there are in each group of those that are all of what is given."""
+
+    by: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    user: str = ""
+    queue: str = ""
+    name: str = ""
+    workload: str = ""
+
+
+class RerunJob(NamedTuple):
+    """A job to be submitted once more, with some fields changed; `failed`: only the tasks that did not succeed."""
+
+    id: str
+    changes: dict[str, Any]
+    failed: bool = False
+    key: str = ""
+
+
 class ExplainJob(msgspec.Struct):
     """Why a job waits; `eta_s` is how long to wait for an estimate of its start."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from dray.errors import Conflict, NoSpace
+from dray.core.model.records.records import JobState
+from dray.errors import Conflict, NoSpace, NotFound
 from dray.hub.access.caller import Caller
-from dray.hub.answers.service import LogRequest, Submitted
+from dray.hub.answers.service import Document, LogRequest, Submitted
 from dray.hub.operations import asks
 from dray.hub.operations.operation import READ, SUBMIT, Desk, Operation
 from dray.hub.store.base import JobFilter
@@ -15,6 +16,11 @@ from dray.wire.schemas import jobs as shapes
 from dray.wire.schemas import providers as provider_shapes
 from dray.wire.schemas import reasons as reason_shapes
 
+_ENDED = tuple(state.value for state in JobState if state.final)
+_UNSUCCESSFUL = tuple(state for state in _ENDED if state != JobState.SUCCEEDED.value)
+# Of a job's record what belongs to that job alone, and what a template has left in it already.
+_NOT_AGAIN = ("id", "user_id", "rendered", "template", "params")
+
 
 async def submit(desk: Desk, caller: Caller, ask: asks.SubmitJobs) -> Submitted:
     return await desk.service.submit(caller, *ask)
@@ -22,6 +28,49 @@ async def submit(desk: Desk, caller: Caller, ask: asks.SubmitJobs) -> Submitted:
 
 async def read_logs(desk: Desk, caller: Caller, ask: LogRequest) -> AsyncIterator[bytes]:
     return desk.service.logs(caller, ask)
+
+
+async def show_task(desk: Desk, caller: Caller, ask: asks.ShowTask) -> Document:
+    page = await desk.service.tasks(caller, ask.id, (), str(ask.task or 0), 1)
+    shown: Document = next(iter(page["tasks"]), {"index": None})
+    # The only task of a job has no index, and may be called its first.
+    if shown["index"] != (-1 if ask.task is None else ask.task) and (shown["index"], ask.task) != (-1, 0):
+        named = "single task: name one of them, such as JOB/0" if ask.task is None else f"task {ask.task}"
+        raise NotFound(f"job {ask.id!r} has no {named}")
+    return shown
+
+
+async def rerun(desk: Desk, caller: Caller, ask: asks.RerunJob) -> Submitted:
+    """Whoever asks has the new job; what a template gave is in the record of the old one already."""
+    job = await desk.service.job(caller, ask.id)
+    if job["calls"]:
+        raise Conflict(f"job {ask.id} holds calls of a function, which its program has: call it again there")
+    spec = {name: value for name, value in job["spec"].items() if name not in _NOT_AGAIN}
+    if ask.failed:
+        spec["array"] = await _failed_part(desk, caller, job)
+    for name, value in ask.changes.items():
+        if value is None:
+            spec.pop(name, None)
+        else:
+            spec[name] = value
+    return await desk.service.submit(caller, [spec], ask.key)
+
+
+async def _failed_part(desk: Desk, caller: Caller, job: Document) -> Document:
+    """The indices of those that did not succeed; while a job goes on nobody knows all of them."""
+    if job["state"] not in _ENDED:
+        raise Conflict(
+            f"job {job['id']} goes on ({job['state']}): which tasks fail is known when it has ended"
+        )
+    indices: list[int] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = await desk.service.tasks(caller, job["id"], _UNSUCCESSFUL, cursor, 1000)
+        indices += [task["array_index"] for task in page["tasks"] if task["array_index"] is not None]
+        cursor = page["next_cursor"]
+    if not indices:
+        raise Conflict(f"no task of an array failed in job {job['id']}: there is nothing to run again")
+    return {"indices": ",".join(map(str, indices)), "limit": job["spec"]["array"].get("limit", 0)}
 
 
 JOBS = (
@@ -35,6 +84,11 @@ JOBS = (
               lambda desk, caller, ask: desk.service.job(caller, ask.id, ask.wait_s)),
     Operation("list_tasks", "List the tasks of a job", READ, asks.ListTasks, shapes.TaskList,
               lambda desk, caller, ask: desk.service.tasks(caller, *ask), weight=0.5, paged=True),
+    Operation("show_task", "Show a task with its attempts", READ, asks.ShowTask, shapes.TaskDocument, show_task),
+    Operation("group_jobs", "Count jobs by state, user, queue, name or workload", READ, asks.GroupJobs,
+              shapes.JobGroups, lambda desk, caller, ask: desk.service.count(caller, ask), weight=5),
+    Operation("rerun_job", "Submit a job again, as it was or changed; all of it, or what failed", SUBMIT,
+              asks.RerunJob, shapes.JobDocument, rerun, repeat="key", errors=(Conflict, NoSpace)),
     Operation("list_job_events", "List what happened to a job", READ, asks.Named, shapes.JobEvents,
               lambda desk, caller, ask: desk.service.job_events(caller, ask.id), weight=2),
     Operation("explain_job", "Explain why a job waits", READ, asks.ExplainJob, reason_shapes.Why,

@@ -453,6 +453,13 @@ class MemoryStore:
         return [PastRow(_twin(row.attempt), row.name, row.user, row.gpu_type, row.queue) for row in rows]
 
     @_read
+    def group_jobs(self, by: Sequence[str], wanted: JobFilter) -> list[tuple[tuple[str, ...], int]]:
+        """Count jobs that are all of what is wanted, by columns: the largest groups first."""
+        met = (row.job for row in self.file.jobs.values() if is_meant(row, wanted))
+        groups = Counter(tuple(str(getattr(job, name)) for name in by) for job in met)
+        return sorted(groups.items(), key=lambda group: (-group[1], group[0]))[: wanted.limit]
+
+    @_read
     def count_jobs(self, user: str, ended_since_ms: int, most: int) -> dict[str, int]:
         """Count jobs by the state in which they ended since a moment; no further than to `most` of them."""
         jobs = (row.job for row in self.file.jobs.values() if user in ("", row.job.user))

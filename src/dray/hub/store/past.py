@@ -64,6 +64,18 @@ def find_past(rows: Iterable[AttemptRow], asked: PastQuery) -> list[AttemptRow]:
 _UNTRIED: Mapping[str, Sequence[Attempt]] = MappingProxyType({})
 
 
+# What jobs are counted of, beside their states.
+NAMED = ("user", "queue", "name", "workload")
+
+
+def grouping(columns: Sequence[str]) -> tuple[str, str]:
+    """What a count of jobs by columns selects, and how it ends but for its limit."""
+    named = ", ".join(columns)
+    return (
+        (f"count(*), {named}", f"GROUP BY {named} ORDER BY 1 DESC, {named}") if columns else ("count(*)", "")
+    )
+
+
 def is_meant(row: JobRow, wanted: JobFilter, tried: Mapping[str, Sequence[Attempt]] = _UNTRIED) -> bool:
     """Whether a list wants a job, for a store that has no SQL; `tried` are the attempts of jobs."""
     job = row.job

@@ -230,6 +230,27 @@ class TaskDocument(msgspec.Struct):
     )
 
 
+class JobGroup(msgspec.Struct):
+    """How many jobs have these values, in the order that was asked for."""
+
+    values: list[str]
+    jobs: int
+
+
+class JobGroups(msgspec.Struct):
+    """Groups of jobs, the largest first; `others` are in groups that are not shown."""
+
+    groups: list[JobGroup]
+    others: int = 0
+
+
+class RerunRequest(msgspec.Struct):
+    """Fields to change, null for a default; `failed`: of an array only the tasks that did not succeed."""
+
+    changes: Annotated[dict[IdText, Any], Meta(max_length=256)] = {}
+    failed: bool = False
+
+
 class TaskList(msgspec.Struct):
     """Tasks of one job in order of their index."""
 

@@ -34,7 +34,7 @@ from dray.hub.store.base import (
 )
 from dray.hub.store.columns import clean
 from dray.hub.store.leading import Found, WentBack, check_found
-from dray.hub.store.past import spell_past
+from dray.hub.store.past import NAMED, grouping, spell_past
 from dray.hub.store.postgres.connection import Connection, Target
 from dray.hub.store.postgres.election import RETRY_S
 from dray.hub.store.postgres.errors import Unanswered
@@ -364,6 +364,20 @@ class Reader:
         found = ((self._records.read("attempts", ATTEMPT, row[0]), tuple(row)[1:]) for row in rows)
         return [PastRow(attempt, *rest) for attempt, rest in found if attempt is not None]
 
+    async def group_jobs(self, by: Sequence[str], wanted: JobFilter) -> list[tuple[tuple[str, ...], int]]:
+        """Count jobs that are all of what is wanted, by columns: the largest groups first."""
+        chosen, end = grouping(["usr" if name == "user" else name for name in by])
+        given = [(name, clean(text)) for name in NAMED if (text := getattr(wanted, name))]
+        terms = [
+            f"{'usr' if name == 'user' else name} = ${place}" for place, (name, _) in enumerate(given, 3)
+        ]
+        met = " AND ".join(["($2::text[] = '{}' OR state = ANY($2))", *terms])
+        values = (wanted.limit, [*wanted.states], *(text for _, text in given))
+        query = f"SELECT {chosen} FROM dray.jobs WHERE {met} {end} LIMIT $1"
+        return [
+            (tuple(row[1:]), int(row[0])) for row in await self._list("count jobs", query, *values) if row[0]
+        ]
+
     async def count_jobs(self, user: str, ended_since_ms: int, most: int) -> dict[str, int]:
         """How many jobs ended in each state since a moment; no further than to `most` of them."""
         terms = f"{_FINAL} AND ended_at_ms >= $1 AND ($3::text = '' OR usr = $3::text)"
@@ -490,6 +504,10 @@ class WaitedReads:
     def list_jobs(self, wanted: JobFilter) -> list[Job]:
         """List jobs newest first."""
         return self._read(self._reader.list_jobs, wanted)
+
+    def group_jobs(self, by: Sequence[str], wanted: JobFilter) -> list[tuple[tuple[str, ...], int]]:
+        """Count jobs by columns."""
+        return self._read(self._reader.group_jobs, by, wanted)
 
     def count_ended(self, user: str, states: tuple[str, ...], most: int) -> int:
         """Count jobs in these states, of one user or of all; no further than to `most`."""

@@ -36,7 +36,7 @@ from dray.hub.store.base import (
     UseQuery,
     UseRow,
 )
-from dray.hub.store.past import spell_past
+from dray.hub.store.past import NAMED, grouping, spell_past
 from dray.hub.store.records import ATTEMPT, IDS, JOB, TASK, TOKEN, WORKER, Records
 from dray.hub.store.sqlite.chunks import (
     FIND_ARGS,
@@ -300,6 +300,17 @@ class Reader:
         rows = self._all("read what ran", _PAST + where, values)
         found = ((self._records.read("attempts", ATTEMPT, row[0]), row[1:]) for row in rows)
         return [PastRow(attempt, *rest) for attempt, rest in found if attempt is not None]
+
+    def group_jobs(self, by: Sequence[str], wanted: JobFilter) -> list[tuple[tuple[str, ...], int]]:
+        """Count jobs that are all of what is wanted, by columns: the largest groups first."""
+        given = [(name, text) for name in NAMED if (text := getattr(wanted, name))]
+        states = [f"state IN ({', '.join('?' * len(wanted.states))})"] if wanted.states else []
+        met = " AND ".join([*(f"{name} = ?" for name, _ in given), *states, "1"])
+        chosen, end = grouping(by)
+        words = ("SELECT", chosen, "FROM jobs WHERE", met, end, "LIMIT ?")
+        query = " ".join(words)
+        rows = self._all("count jobs", query, (*(text for _, text in given), *wanted.states, wanted.limit))
+        return [(tuple(row[1:]), int(row[0])) for row in rows if row[0]]
 
     def count_jobs(self, user: str, ended_since_ms: int, most: int) -> dict[str, int]:
         """How many jobs ended in each state since a moment; no further than to `most` of them."""

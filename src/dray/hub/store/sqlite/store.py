@@ -407,6 +407,10 @@ class SqliteStore:
         """Give attempts that ended within a while, newest first: use a thread."""
         return self._lister.past_attempts(asked)
 
+    def group_jobs(self, by: Sequence[str], wanted: JobFilter) -> list[tuple[tuple[str, ...], int]]:
+        """Count jobs by columns: use a thread."""
+        return self._lister.group_jobs(by, wanted)
+
     def count_jobs(self, user: str, ended_since_ms: int, most: int) -> dict[str, int]:
         """Count jobs by the state in which they ended since a moment: use a thread."""
         return self._lister.count_jobs(user, ended_since_ms, most)
