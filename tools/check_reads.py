@@ -28,6 +28,7 @@ BEFORE = "before the request enters the inbox; found by an index"
 ALLOWED: dict[tuple[str, str], str] = {
     ("dray.hub.access.tokens", "tokens"): START,
     ("dray.hub.answers.answers", "audit"): THREAD,
+    ("dray.hub.answers.answers", "group_jobs"): THREAD,
     ("dray.hub.answers.pages", "list_jobs"): THREAD,
     ("dray.hub.answers.pages", "count_ended"): THREAD,
     ("dray.hub.answers.site", "sum_uses"): THREAD,

@@ -76,6 +76,16 @@ def grouping(columns: Sequence[str]) -> tuple[str, str]:
     )
 
 
+def group_query(by: Sequence[str], wanted: JobFilter, spelled: Mapping[str, str]) -> tuple[str, list[str]]:
+    """A count of jobs on a server, where columns are `spelled` so, and what it is given behind a limit and states."""
+    given = [(spelled.get(name, name), text) for name in NAMED if (text := getattr(wanted, name))]
+    terms = [f"{column} = ${place}" for place, (column, _) in enumerate(given, 3)]
+    chosen, end = grouping([spelled.get(name, name) for name in by])
+    met = " AND ".join(["($2::text[] = '{}' OR state = ANY($2))", *terms])
+    words = ("SELECT", chosen, "FROM dray.jobs WHERE", met, end, "LIMIT $1")
+    return " ".join(words), [text for _, text in given]
+
+
 def is_meant(row: JobRow, wanted: JobFilter, tried: Mapping[str, Sequence[Attempt]] = _UNTRIED) -> bool:
     """Whether a list wants a job, for a store that has no SQL; `tried` are the attempts of jobs."""
     job = row.job

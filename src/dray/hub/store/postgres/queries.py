@@ -34,7 +34,7 @@ from dray.hub.store.base import (
 )
 from dray.hub.store.columns import clean
 from dray.hub.store.leading import Found, WentBack, check_found
-from dray.hub.store.past import NAMED, grouping, spell_past
+from dray.hub.store.past import group_query, spell_past
 from dray.hub.store.postgres.connection import Connection, Target
 from dray.hub.store.postgres.election import RETRY_S
 from dray.hub.store.postgres.errors import Unanswered
@@ -366,17 +366,10 @@ class Reader:
 
     async def group_jobs(self, by: Sequence[str], wanted: JobFilter) -> list[tuple[tuple[str, ...], int]]:
         """Count jobs that are all of what is wanted, by columns: the largest groups first."""
-        chosen, end = grouping(["usr" if name == "user" else name for name in by])
-        given = [(name, clean(text)) for name in NAMED if (text := getattr(wanted, name))]
-        terms = [
-            f"{'usr' if name == 'user' else name} = ${place}" for place, (name, _) in enumerate(given, 3)
-        ]
-        met = " AND ".join(["($2::text[] = '{}' OR state = ANY($2))", *terms])
-        values = (wanted.limit, [*wanted.states], *(text for _, text in given))
-        query = f"SELECT {chosen} FROM dray.jobs WHERE {met} {end} LIMIT $1"
-        return [
-            (tuple(row[1:]), int(row[0])) for row in await self._list("count jobs", query, *values) if row[0]
-        ]
+        query, texts = group_query(by, wanted, {"user": "usr"})
+        values = (wanted.limit, [*wanted.states], *map(clean, texts))
+        rows = await self._list("count jobs", query, *values)
+        return [(tuple(row[1:]), int(row[0])) for row in rows if row[0]]
 
     async def count_jobs(self, user: str, ended_since_ms: int, most: int) -> dict[str, int]:
         """How many jobs ended in each state since a moment; no further than to `most` of them."""
