@@ -6,9 +6,10 @@ export type Sheet = { boxes: Box[]; labels: { worker: string; kind: string; y: n
 
 export const LANE = 14;
 export const HEAD = 18;
+export const MOST_LANES = 6;
 
 // Cards have a lane each; work that holds none is put into as few lanes as there is room for.
-export function place(rows: TimelineRow[], from: number, to: number, width: number): Sheet {
+export function place(rows: TimelineRow[], from: number, to: number, width: number, nowMs = from): Sheet {
   const boxes: Box[] = [];
   const labels: Sheet["labels"] = [];
   const scale = width / Math.max(1, to - from);
@@ -19,11 +20,13 @@ export function place(rows: TimelineRow[], from: number, to: number, width: numb
     const free: number[] = [];
     let lanes = row.cards;
     for (const bar of [...row.bars].sort((a, b) => a[1] - b[1])) {
-      const end = bar[2] || to;
+      // What runs has not ended, whatever was foreseen.
+      const end = bar[3] === "runs" && bar[2] ? Math.max(bar[2], nowMs) : bar[2] || to;
       let lane = bar[0];
       if (lane < 0) {
         lane = free.findIndex((until) => until <= bar[1]);
-        if (lane < 0) lane = free.length;
+        // Of many at once the last lane has the rest: the table names them all.
+        if (lane < 0) lane = Math.min(free.length, MOST_LANES - 1);
         free[lane] = end;
         lane += row.cards;
       }

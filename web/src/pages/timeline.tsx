@@ -27,7 +27,7 @@ const SPANS: [string, string][] = [
 ];
 const AXIS = 22;
 const SAYS: Record<string, string> = {
-  runs: "runs, to its limit",
+  runs: "runs, to its likely end",
   kept: "kept for it",
   foreseen: "foreseen",
 };
@@ -107,7 +107,10 @@ function Bars({ of }: { of: Found }) {
   const told = useSignal("");
   const from = Date.parse(of.from);
   const to = Date.parse(of.to);
-  const sheet = useMemo(() => place(of.rows, from, to, Math.max(width.value, 64)), [of, width.value]);
+  const sheet = useMemo(
+    () => place(of.rows, from, to, Math.max(width.value, 64), of.now_ms),
+    [of, width.value],
+  );
   useEffect(() => {
     const box = canvas.current?.parentElement;
     if (!box) return;
@@ -146,7 +149,7 @@ function Bars({ of }: { of: Found }) {
                 <i class="key key-held" /> ran
               </span>
               <span>
-                <i class="key key-runs" /> runs, to its limit
+                <i class="key key-runs" /> runs, to its likely end
               </span>
               <span>
                 <i class="key key-foreseen" /> foreseen, or kept
@@ -235,9 +238,12 @@ function paint(
   for (const box of sheet.boxes)
     paintBar(draw, box.bar, box.x, box.y + AXIS, box.width, box.height, colours, width);
   const x = ((of.now_ms - from) / (to - from)) * width;
+  const word = draw.measureText("now").width;
+  draw.fillStyle = colours.ground;
+  draw.fillRect(x - word / 2 - 4, 0, word + 8, AXIS - 4);
   draw.fillStyle = colours.text;
-  draw.fillRect(x, 0, 2, height);
-  draw.fillText("now", x + 5, 2 + 0);
+  draw.fillText("now", x - word / 2, 2);
+  draw.fillRect(x - 1, AXIS - 5, 2, height - AXIS + 5);
 }
 
 function paintBar(

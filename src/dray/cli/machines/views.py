@@ -253,7 +253,11 @@ def draw_tokens(tokens: Sequence[Document]) -> str:
             local_time(token.get("expires_at")) or "never",
             local_time(token.get("last_used_at")) or "-",
             str(token.get("worker") or "-"),
-            "revoked" if token.get("revoked") else "valid",
+            "revoked"
+            if token.get("revoked")
+            else f"session of {token['parent']}"
+            if token.get("parent")
+            else "valid",
         ]
         for token in tokens
     ]
