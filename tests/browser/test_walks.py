@@ -269,6 +269,25 @@ def test_over_tls_the_cookie_is_of_this_host_alone(browser: Browser) -> None:
         site.close()
 
 
+def test_ten_tabs_listen_by_one_stream(site: Cluster, visit: Visit) -> None:
+    """A browser has six connections to a hub, whatever the number of tabs; each hears of everything."""
+    visitor = visit(site)
+    first = visitor.sign_in(path="/jobs?name=many")
+    tabs = [first]
+    for _ in range(9):
+        tabs.append(visitor.open_tab())
+        tabs[-1].goto(f"{site.url}/ui/jobs?name=many")
+    site.submit("true", name="many", hold=True)
+    for page in tabs:
+        expect(page.get_by_role("link", name="many", exact=True)).to_be_visible()
+    assert sum("/api/v1/live" in url for url in visitor.asked) < 6
+    # The one that listens goes: another does.
+    first.close()
+    site.submit("true", name="many", hold=True)
+    for page in tabs[1:]:
+        expect(page.get_by_role("link", name="many", exact=True)).to_have_count(2)
+
+
 def test_another_clock_and_another_place(site: Cluster, visit: Visit) -> None:
     """An hour off, in another zone: spans are those of the hub's clock."""
     job = site.submit("true", name="clocked")
