@@ -1,7 +1,8 @@
 """What a turn costs where many users wait with one shape: one task ends, the next is placed, all others go on waiting.
 
 The core alone, as in `core_passes`, and in CPU time. Each user has one job in line; the figures of one user and of
-thousands stand beside each other, under several policies, since each has its own way of saying whose turn it is.
+thousands stand beside each other, under several policies, since each has its own way of saying whose turn it is. Beside
+that of thousands stands what it costs to put all of them in order anew in each pass.
 """
 
 from __future__ import annotations
@@ -9,13 +10,24 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from unittest.mock import patch
 
 from benchmarks.core_cluster import CLOCK, CoreCluster, pack
 from benchmarks.figures import Bar, Figure
 from benchmarks.progress import tell
 from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.state.events import PolicyChanged
-from dray.core.model.policies.policy import Budget, FairShare, Pace, Pacing, Policy, Queue, Quota, pack_policy
+from dray.core.model.policies.policy import (
+    Budget,
+    Cap,
+    FairShare,
+    Pace,
+    Pacing,
+    Policy,
+    Queue,
+    Quota,
+    pack_policy,
+)
 from dray.hub.engine.garbage import leave_out_what_is_there, take_over_collector
 
 WORKERS = 200
@@ -23,6 +35,7 @@ TURNS = 101
 _QUOTAS = (Quota(user="*", tasks=1_000, gpus=8, gpu_hours=Budget(soft=10**6, hard=10**7)),)
 _PACE = Pacing(starts=(Pace(user="*", per_minute=10**6, burst=10**5),))
 _FAIR = {"default": Queue(order="fair_share")}
+MANY = 5_000
 # Turns that take long are told by a few of them.
 LONGEST_MS = 2_000
 POLICIES = {
@@ -31,22 +44,29 @@ POLICIES = {
     "edf": Policy(queues={"default": Queue(order="edf")}),
     "fair": Policy(queues=_FAIR, fair_share=FairShare(half_life_s=3600)),
     "fair_quotas": Policy(queues=_FAIR, fair_share=FairShare(half_life_s=3600), quotas=_QUOTAS, pacing=_PACE),
+    # Gates that shut and open in every turn: that of a queue, and a cap on a label that all of them have.
     "queue_quota": Policy(quotas=(Quota(queue="default", tasks=WORKERS),)),
+    "cap": Policy(pacing=Pacing(running=(Cap(label="sweep", most=WORKERS),))),
 }
 
 
 def measure(quick: bool) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     for name, policy in POLICIES.items():
-        for users in (1, 20) if quick else (1, 100, 5_000):
+        for users in (1, 20) if quick else (1, 1_000, MANY):
             spans = _turns(policy, users, 5 if quick else TURNS)
             middle = statistics.median(spans)
+            floors = {}
+            if users == MANY:
+                with patch("dray.core.scheduling.turns.rosters.FEW_LINES", 10**9):
+                    floors["all of them in order anew"] = statistics.median(_turns(policy, users, TURNS))
             tell(f"core: {users:,} users wait with one shape, {name}: {middle:.3f} ms")
             figures[f"{name}_{users}"] = Figure(
                 f"core: one task ends, the next is placed, {users:,} users wait with one shape, {name}",
                 "ms",
                 middle,
-                bars=[Bar(at_most=1.0)] if users >= 5_000 and name != "queue_quota" else [],
+                floors=floors,
+                bars=[Bar(at_most=1.0)] if users == MANY else [],
                 note=f"worst of {len(spans)}: {max(spans):.2f} ms",
             )
     return figures
@@ -56,7 +76,7 @@ def _turns(policy: Policy | None, users: int, turns: int) -> list[float]:
     cluster = CoreCluster(WORKERS, slots=1)
     if policy is not None:
         apply(cluster.state, PolicyChanged(pack_policy(policy)), CLOCK)
-    spec = pack(cpu_milli=100)
+    spec = pack(cpu_milli=100, labels={"sweep": "a"})
     cluster.submit([spec] * WORKERS, [f"early{place:04d}" for place in range(WORKERS)])
     if (filled := cluster.fill()) != WORKERS:
         raise RuntimeError(f"{filled} tasks were placed on {WORKERS} slots")

@@ -16,7 +16,7 @@ from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.placement import kept_keys as standings
 from dray.core.scheduling.placement.placer import make_placer
 from dray.core.scheduling.placement.scorers import Wish
-from dray.sim.faults.watches.kept_keys import find_misjudged
+from dray.sim.faults.watches.kept_orders import find_misjudged
 
 POLICIES = [
     PlacementPolicy(),

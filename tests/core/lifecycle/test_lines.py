@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dray.core.lifecycle.state.lines import RANGE, Backlog, BucketKey, Entry
+from dray.core.lifecycle.state.lines import RANGE, Backlog, BucketKey, CrowdKey, Entry
 
 
 def test_a_line_met_by_two_gates_waits_behind_the_last_one_alone() -> None:
     backlog = Backlog()
     key = BucketKey(0, 0, 0)
-    backlog.add(key, Entry(0, 0, 1, RANGE, "job"))
+    backlog.add(key, Entry(0, 0, 1, RANGE, "job"), CrowdKey("default", (), 0))
     backlog.shut(key, "pace a")
     backlog.shut(key, "quota b")
     backlog.open("pace a")

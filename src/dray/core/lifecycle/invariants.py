@@ -12,7 +12,7 @@ from dray.core.lifecycle.counts.agreement import workload_problems
 from dray.core.lifecycle.holding import groups
 from dray.core.lifecycle.holding.lanes import lane_at
 from dray.core.lifecycle.holding.rollouts import shape_of
-from dray.core.lifecycle.state.lines import RANGE
+from dray.core.lifecycle.state.lines import RANGE, CrowdKey
 from dray.core.lifecycle.state.parties import Gate, Holding, QuotaGate, cost_of
 from dray.core.lifecycle.state.state import State, Using
 from dray.core.model.records.ledger import Receipt
@@ -293,15 +293,23 @@ def _backlog(state: State) -> Iterator[str]:
     for shape in state.backlog.of_shape:
         if (shape in state.backlog.awake) == (shape in state.backlog.parked):
             yield f"shape {shape} is neither awake nor parked, or both"
+    crowds = {key: crowd for of_shape in state.backlog.of_shape.values() for key, crowd in of_shape.items()}
     for gate, lines in state.backlog.behind.items():
         if gate not in state.parties.gates:
             yield f"{len(lines)} lines wait for {gate}, and there is no such gate"
         for line in lines:
-            if state.backlog.gated.get(line) != gate or line not in state.backlog.buckets:
-                yield f"line {line} stands behind {gate} and is not held back by it"
+            if (crowds[line].gate if isinstance(line, CrowdKey) else state.backlog.gated.get(line)) != gate:
+                yield f"{line} stands behind {gate} and is not held back by it"
     standing = sum(len(lines) for lines in state.backlog.behind.values())
-    if standing != len(state.backlog.gated):
-        yield f"{len(state.backlog.gated)} lines are held back, {standing} stand behind gates"
+    shut = len(state.backlog.gated) + sum(bool(crowd.gate) for crowd in crowds.values())
+    if standing != shut:
+        yield f"{shut} lines and crowds are held back, {standing} stand behind gates"
+    members = [line for crowd in crowds.values() for line in crowd.lines]
+    if sorted(members) != sorted(state.backlog.buckets) or not state.backlog.gated.keys() <= set(members):
+        yield f"lines {sorted(state.backlog.buckets)} are not those of the crowds, {sorted(members)}"
+    ungated = sum(not state.backlog.is_gated(line) for line in members)
+    if state.backlog.open_lines != ungated:
+        yield f"{state.backlog.open_lines} lines are counted as open, {ungated} are"
 
 
 def _parties(state: State) -> Iterator[str]:

@@ -262,7 +262,8 @@ def _protect(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[
 def _look(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
     state.looking.pop(job_id, None)
     job = state.jobs.get(job_id)
-    return [LookDue(job_id)] if job is not None and job.waiting else []
+    # Also where it waits no longer: others of its shape who look in vain may be waiting for this look.
+    return [LookDue(job_id)] if job is not None else []
 
 
 def _go(state: State, uid: str, clock: Clock, reasons: Reasons) -> list[Event]:

@@ -41,6 +41,7 @@ def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect
         left = job.untouched
         job.killed += left
         state.backlog.count(job.queue, -left)
+        state.stir(job)
         job.rest = JobState.KILLED
         when = (
             f"when {left:,} of its {job.total:,} tasks had not started"
@@ -77,6 +78,7 @@ def _cancel_task(
         task = state.tasks[job.id, index] = Task(job_id=job.id, index=index)
         job.holes += 1
         state.backlog.count(job.queue, -1)
+        state.stir(job)
     if task.state.final:
         return []
     effects: list[Effect] = []

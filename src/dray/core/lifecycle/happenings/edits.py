@@ -23,13 +23,14 @@ def hold_changed(state: State, event: HoldChanged, clock: Clock) -> list[Effect]
         return []
     job.held, job.held_by = event.on, event.user if event.on else ""
     state.touched.jobs[job.id] = None
+    state.stir(job)
     effects = receipts.close(state, job, "rolled_back", clock) if event.on else []
     if not job.barred:
         jobs.join_all(state, job, clock)
         # What it was held for is not the fault of what an update starts.
         job.stepped_ms = clock.now_ms
     elif job.id in state.watched:
-        state.backlog.wake(job.shape)
+        state.rouse(job)
     return [*effects, Note("job_held" if event.on else "job_released", job.id, data={"user": event.user})]
 
 

@@ -60,6 +60,9 @@ def pass_began(state: State, event: PassBegan, clock: Clock) -> list[Effect]:
     """All rows that gained room were looked at; those that reservations leave are for the next pass."""
     for shape in event.woken:
         state.backlog.wake(shape)
+    state.parties.eased.clear()
+    if event.whole:
+        state.backlog.settle()
     state.columns.roomier.clear()
     state.reservations.update(event.kept)
     for job_id in event.answered:

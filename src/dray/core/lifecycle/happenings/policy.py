@@ -39,7 +39,7 @@ def look_due(state: State, event: LookDue, clock: Clock) -> list[Effect]:
     """Look again for room, or for victims."""
     job = state.jobs.get(event.job_id)
     if job is not None:
-        state.backlog.wake(job.shape)
+        state.rouse(job)
     return []
 
 
@@ -53,10 +53,7 @@ def regroup(state: State) -> None:
     state.backlog.depth, state.backlog.eager = depth, state.policy.preempts
     for job in state.jobs.values():
         state.join_party(job)
-        if job.untouched:
-            state.queue_up(job)
-        for index in state.requeued_of.get(job.id, ()):
-            state.queue_up(job, index)
+        state.queue_all(job)
     for uids in state.held.values():
         for uid in uids:
             attempt = state.attempts[uid]

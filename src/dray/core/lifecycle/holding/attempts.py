@@ -195,7 +195,7 @@ def _book(state: State, attempt: Attempt, sign: int, start: bool) -> None:
         del held[attempt.uid]
         if job.limit:
             # The array's own cap held it back, not a lack of room: no worker need gain any for the next one to start.
-            state.backlog.wake(job.shape)
+            state.rouse(job)
     ask = state.ask(attempt)
     account(state, job, attempt, ask, sign, start)
     state.columns.hold(worker, ask, attempt.devices, sign)
@@ -268,6 +268,8 @@ def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start
     party, now_ms = state.parties.all[job.party], state.now_ms
     cost, begin_ms = cost_of(state.policy, ask), attempt.assigned_ms - party.entry_charge_ms
     party.count(sign, cost, begin_ms)
+    if sign < 0:
+        state.parties.eased[job.user] = None
     if sign < 0 and attempt.started:
         used = decayed(state.policy, state.ledger, job.user, now_ms) + cost * max(0, now_ms - begin_ms)
         state.enter("meter", party.usage_key, Meter(since_ms=now_ms, decayed=used))
@@ -284,6 +286,8 @@ def account(state: State, job: Job, attempt: Attempt, ask: Ask, sign: int, start
 
 
 def _count(state: State, party: Party, attempt: Attempt, ask: Ask, sign: int) -> None:
+    state.parties.eased[party.user] = None
+    state.parties.recounted += 1
     party.count(sign, cost_of(state.policy, ask), attempt.assigned_ms - party.entry_charge_ms)
 
 
@@ -331,6 +335,7 @@ def count_anew(state: State, attempt: Attempt) -> None:
 def change_party(state: State, job: Job) -> None:
     """A job was edited: what runs of it is counted where it belongs from now on."""
     before = state.parties.all[job.party]
+    state.stir(job)
     state.join_party(job)
     after = state.parties.all[job.party]
     if before is after:

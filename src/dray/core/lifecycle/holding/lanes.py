@@ -121,7 +121,7 @@ def take_range(state: State, job: Job, first: int, count: int) -> bool:
     if job.holes and any((job.id, index) in state.tasks for index in range(first, first + count)):
         return False
     job.cursor = first + count
-    state.backlog.count(job.queue, -count)
+    state.leave(job, count)
     return True
 
 

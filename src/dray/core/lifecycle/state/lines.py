@@ -2,7 +2,9 @@
 
 One entry per job, whatever its size: an array is a range. Entries go stale in place (cancelled, placed) and are
 skipped, never searched for. A shape that fits nowhere is parked until a worker it could use gains room, so a pass
-costs what changed.
+costs what changed. Lines of one shape whose work passes the same gates but for those of their users are a crowd: such
+a gate shuts them out together. A line whose head may no longer be the one that a pass last saw is stirred: whoever
+leaves a line, joins it or may go on in it says so, and no pass need look at the others.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from typing import NamedTuple
 from dray.core.model.specs.resources import Asks
 
 RANGE = 1 << 40
+# So many lines are looked at one by one, and may be moved one by one, whatever becomes of them.
+FEW_LINES = 2
 
 
 class BucketKey(NamedTuple):
@@ -21,6 +25,14 @@ class BucketKey(NamedTuple):
 
     party: int
     priority: int
+    shape: int
+
+
+class CrowdKey(NamedTuple):
+    """Lines that only differ in their user and priority."""
+
+    queue: str
+    marks: tuple[str, ...]
     shape: int
 
 
@@ -38,12 +50,30 @@ class Entry(NamedTuple):
     job_id: str
 
 
+class Crowd:
+    """Lines that gates shut out together. `gate`: the one that does; `apart`: how many are shut out one by one."""
+
+    __slots__ = ("apart", "gate", "key", "lines")
+
+    def __init__(self, key: CrowdKey) -> None:
+        self.key = key
+        self.lines: dict[BucketKey, None] = {}
+        self.gate = ""
+        self.apart = 0
+
+    @property
+    def open_lines(self) -> int:
+        """How many of them no gate is known to hold back."""
+        return 0 if self.gate else len(self.lines) - self.apart
+
+
 class Bucket:
     """Entries in order with a moving head: appending is the common case, inserting the rare one."""
 
-    def __init__(self) -> None:
+    def __init__(self, crowd: Crowd) -> None:
         self.entries: list[Entry] = []
         self.head = 0
+        self.crowd = crowd
 
     @property
     def waiting(self) -> int:
@@ -107,46 +137,109 @@ class Backlog:
 
     def __init__(self) -> None:
         self.buckets: dict[BucketKey, Bucket] = {}
-        self.of_shape: dict[int, dict[BucketKey, None]] = {}
+        self.of_shape: dict[int, dict[CrowdKey, Crowd]] = {}
         self.awake: dict[int, None] = {}
         self.parked: dict[int, bool] = {}
+        self.stirred: dict[int, dict[BucketKey, None]] = {}
         self.depth: dict[str, int] = {}
         self.eager = False
+        self.open_lines = 0
         self.gated: dict[BucketKey, str] = {}
-        self.behind: dict[str, dict[BucketKey, None]] = {}
+        self.behind: dict[str, dict[BucketKey | CrowdKey, None]] = {}
         self.opens: dict[str, int] = {}
 
     def count(self, queue: str, change: int) -> None:
         """Keep the number of waiting tasks per queue."""
         self.depth[queue] = self.depth.get(queue, 0) + change
 
-    def add(self, key: BucketKey, entry: Entry) -> None:
+    def add(self, key: BucketKey, entry: Entry, crowd: CrowdKey) -> None:
         """Queue a job's range, or one of its tasks again; its shape is looked at in the next pass."""
         bucket = self.buckets.get(key)
         if bucket is None:
-            bucket = self.buckets[key] = Bucket()
-            self.of_shape.setdefault(key.shape, {})[key] = None
+            crowds = self.of_shape.setdefault(key.shape, {})
+            his = crowds.get(crowd)
+            if his is None:
+                his = crowds[crowd] = Crowd(crowd)
+            bucket = self.buckets[key] = Bucket(his)
+            his.lines[key] = None
+            self.open_lines += not his.gate
         first = bucket.add(entry)
+        self.stir(key)
         # Where work may be stopped for other work, the first of a line may have what others of its shape have not: a
         # band above what runs, a share of its own, less service.
         if (first and self.eager) or not self.parked.get(key.shape, False):
             self.parked.pop(key.shape, None)
             self.awake[key.shape] = None
 
-    def shut(self, key: BucketKey, gate: str) -> None:
-        """Leave a line out of passes until a gate opens; one gate at a time, the one that was met last."""
-        self._leave_gate(key)
-        self.gated[key] = gate
+    def stir(self, key: BucketKey) -> None:
+        """Look at this line in the next pass over its shape, also where others of it find no room."""
+        if key in self.buckets:
+            stirred = self.stirred.get(key.shape)
+            if stirred is None:
+                self.stirred[key.shape] = {key: None}
+            else:
+                stirred[key] = None
+
+    def rouse(self, key: BucketKey) -> None:
+        """Look at this line again: its shape is looked at in the next pass."""
+        self.stir(key)
+        self.wake(key.shape)
+
+    def _stir_few(self, crowd: Crowd) -> None:
+        """Few lines are not kept in an order of their own: each hears of it when the gate of their crowd moves."""
+        for line in crowd.lines if len(crowd.lines) <= FEW_LINES else ():
+            self.stir(line)
+
+    def settle(self) -> None:
+        """All lines of shapes that are awake were looked at."""
+        for shape in self.awake if self.stirred else ():
+            self.stirred.pop(shape, None)
+
+    def lines_of(self, shape: int) -> Iterator[BucketKey]:
+        """The lines of a shape."""
+        for crowd in self.of_shape.get(shape, {}).values():
+            yield from crowd.lines
+
+    def is_gated(self, key: BucketKey) -> bool:
+        """Whether a gate is known to hold a line back."""
+        if key in self.gated:
+            return True
+        bucket = self.buckets.get(key)
+        return bucket is not None and bool(bucket.crowd.gate)
+
+    def shut(self, key: BucketKey | CrowdKey, gate: str) -> None:
+        """Leave a line, or a whole crowd, out of passes until a gate opens; the one that was met last."""
+        if isinstance(key, CrowdKey):
+            crowd = self.of_shape.get(key.shape, {}).get(key)
+            if crowd is None:
+                return
+            self._leave_gate_together(crowd)
+            self.open_lines -= crowd.open_lines
+            crowd.gate = gate
+            self._stir_few(crowd)
+        else:
+            self._leave_gate(key)
+            self.gated[key] = gate
+            crowd = self.buckets[key].crowd
+            crowd.apart += 1
+            self.open_lines -= not crowd.gate
+            self.stir(key)
         self.behind.setdefault(gate, {})[key] = None
 
-    def open(self, gate: str) -> list[BucketKey]:
-        """Look again at the lines behind a gate; gives those that are left out still, since their shape has no room."""
+    def open(self, gate: str) -> dict[BucketKey | CrowdKey, None]:
+        """Look again at what stands behind a gate; gives what is left out still, since its shape has no room."""
         self.opens.pop(gate, None)
-        parked = []
-        for key in self.behind.pop(gate, ()):
-            del self.gated[key]
+        parked: dict[BucketKey | CrowdKey, None] = {}
+        for key in list(self.behind.get(gate, ())):
+            if isinstance(key, CrowdKey):
+                crowd = self.of_shape[key.shape][key]
+                self._leave_gate_together(crowd)
+                self._stir_few(crowd)
+            else:
+                self._leave_gate(key)
+                self.stir(key)
             if self.parked.get(key.shape, False):
-                parked.append(key)
+                parked[key] = None
             else:
                 self.wake(key.shape)
         return parked
@@ -167,21 +260,41 @@ class Backlog:
 
     def remove_bucket(self, key: BucketKey) -> None:
         """Forget a line in which nobody waits."""
-        del self.buckets[key]
         self._leave_gate(key)
-        keys = self.of_shape[key.shape]
-        del keys[key]
-        if not keys:
+        crowd = self.buckets.pop(key).crowd
+        self.open_lines -= not crowd.gate
+        del crowd.lines[key]
+        if crowd.lines:
+            self.stirred.setdefault(key.shape, {})[key] = None
+            return
+        self._leave_gate_together(crowd)
+        crowds = self.of_shape[key.shape]
+        del crowds[crowd.key]
+        self.stirred.setdefault(key.shape, {})[key] = None
+        if not crowds:
             del self.of_shape[key.shape]
+            self.stirred.pop(key.shape, None)
             self.awake.pop(key.shape, None)
             self.parked.pop(key.shape, None)
 
     def _leave_gate(self, key: BucketKey) -> None:
         gate = self.gated.pop(key, "")
         if gate:
-            del self.behind[gate][key]
-            if not self.behind[gate]:
-                del self.behind[gate]
+            crowd = self.buckets[key].crowd
+            crowd.apart -= 1
+            self.open_lines += not crowd.gate
+            self._step_out(key, gate)
+
+    def _leave_gate_together(self, crowd: Crowd) -> None:
+        if crowd.gate:
+            self._step_out(crowd.key, crowd.gate)
+            crowd.gate = ""
+            self.open_lines += crowd.open_lines
+
+    def _step_out(self, key: BucketKey | CrowdKey, gate: str) -> None:
+        del self.behind[gate][key]
+        if not self.behind[gate]:
+            del self.behind[gate]
 
     def entries(self, key: BucketKey) -> Iterator[Entry]:
         """Walk a line in order, stale entries included."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from dray.core.lifecycle.state.lines import BucketKey, CrowdKey
 from dray.core.model.labels import holds
 from dray.core.model.policies.policy import EACH, PRINCIPALS, WHOLE_CLUSTER, Cap, Pace, Policy, Quota
 from dray.core.model.records.ledger import LedgerKey, LedgerRecord, Meter
@@ -371,13 +372,18 @@ class Party:
 
 
 class Parties:
-    """All of them, numbered; made anew when the policy changes."""
+    """All of them, numbered; made anew when the policy changes.
+
+    `eased`: users who may have used less than the last pass knew; `recounted`: how often something was counted anew.
+    """
 
     def __init__(self) -> None:
         self.all: list[Party] = []
         self.gates: dict[str, Gate] = {}
         self.queues: dict[str, Holding] = {}
         self.users: dict[str, Holding] = {}
+        self.eased: dict[str, None] = {}
+        self.recounted = 0
         self._index: dict[PartyKey, int] = {}
         self._labels: tuple[str, ...] = ()
         self._kinds: tuple[str, ...] = ()
@@ -410,6 +416,11 @@ class Parties:
             gates = tuple(self._gates_of(policy, key, ledger))
             self.all.append(Party(key, policy, gates, of_queue, of_user))
         return number
+
+    def crowd_of(self, line: BucketKey) -> CrowdKey:
+        """The crowd that a line belongs to."""
+        party = self.all[line.party]
+        return CrowdKey(party.queue, party.marks, line.shape)
 
     def mark(self) -> tuple[int, int, int, int]:
         """How many there are of everything, for `forget_since`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dray.core.lifecycle.state.lines import BucketKey
+from dray.core.lifecycle.state.lines import BucketKey, CrowdKey
 from dray.core.lifecycle.state.state import Reservation, TaskKey
 
 
@@ -38,7 +38,8 @@ class LineWatch(NamedTuple):
 class PassBegan(NamedTuple):
     """A pass has looked at every worker that gained room: whom that woke, and what is reserved now.
 
-    `answered`: jobs that are no longer due for a reservation; `left`: rows that are no longer kept for anybody.
+    `answered`: jobs that are no longer due for a reservation; `left`: rows that are no longer kept for anybody;
+    `whole`: every line that was stirred has had its turn.
     """
 
     woken: tuple[int, ...] = ()
@@ -47,6 +48,7 @@ class PassBegan(NamedTuple):
     due: tuple[str, ...] = ()
     watches: tuple[LineWatch, ...] = ()
     left: tuple[int, ...] = ()
+    whole: bool = False
 
 
 class HeadsStale(NamedTuple):
@@ -62,7 +64,7 @@ class PassSettled(NamedTuple):
     """
 
     parked: tuple[int, ...]
-    gated: tuple[tuple[BucketKey, str], ...]
+    gated: tuple[tuple[BucketKey | CrowdKey, str], ...]
     due: tuple[str, ...]
     watches: tuple[LineWatch, ...]
     looks: tuple[tuple[str, int], ...]

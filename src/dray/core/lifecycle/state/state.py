@@ -185,15 +185,15 @@ class State:
         """Look again at the lines behind a gate. Room that is kept for one is there, though its shape finds none."""
         if parked := self.backlog.open(gate):
             owners = (*self.receipts, *(kept.job_id for kept in self.reservations.values()))
-            owned = {self.line_of(self.jobs[job_id]) for job_id in owners if job_id in self.jobs}
-            for line in parked:
-                if line in owned:
-                    self.backlog.wake(line.shape)
+            for job in (self.jobs[job_id] for job_id in owners if job_id in self.jobs):
+                line = self.line_of(job)
+                if line in parked or self.parties.crowd_of(line) in parked:
+                    self.backlog.rouse(line)
 
     def release_shape(self, shape: int) -> None:
         """Give one reference to a shape back; the lines of one that nobody has any more go with it."""
         if self.shapes.release(shape):
-            for key in list(self.backlog.of_shape.get(shape, ())):
+            for key in list(self.backlog.lines_of(shape)):
                 self.backlog.remove_bucket(key)
 
     def join_party(self, job: Job) -> None:
@@ -205,7 +205,29 @@ class State:
         if job.barred:
             return
         ahead, rank = self.place_of(job, position)
-        self.backlog.add(self.line_of(job), Entry(ahead, rank, job.seq, position, job.id))
+        line = self.line_of(job)
+        self.backlog.add(line, Entry(ahead, rank, job.seq, position, job.id), self.parties.crowd_of(line))
+
+    def queue_all(self, job: Job) -> None:
+        """Put all that waits of a job into its line."""
+        if job.untouched:
+            self.queue_up(job)
+        for index in self.requeued_of.get(job.id, ()):
+            self.queue_up(job, index)
+
+    def stir(self, job: Job) -> None:
+        """Something of a job has left its line, or may go on in it: the next pass over its shape looks at the line."""
+        self.backlog.stir(self.line_of(job))
+
+    def leave(self, job: Job, count: int) -> None:
+        """So many tasks of a job's range were placed; behind the last of them others come forward in the line."""
+        self.backlog.count(job.queue, -count)
+        if not job.untouched:
+            self.stir(job)
+
+    def rouse(self, job: Job) -> None:
+        """Look again at the line that a job stands in, or stood in just now."""
+        self.backlog.rouse(self.line_of(job))
 
     def place_of(self, job: Job, position: int) -> tuple[int, int]:
         """Where in its line a job's range, or one task, belongs now: an edit or another run may have moved it."""

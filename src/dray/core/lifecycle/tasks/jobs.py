@@ -157,10 +157,7 @@ def arm_idle(state: State, job: Job) -> None:
 def join_all(state: State, job: Job, clock: Clock) -> None:
     """Put all that waits of a job in line, which was barred or stood elsewhere; its scheduling timeout starts anew."""
     job.waiting_since_ms = clock.now_ms
-    if job.untouched:
-        state.queue_up(job)
-    for index in state.requeued_of.get(job.id, ()):
-        state.queue_up(job, index)
+    state.queue_all(job)
     arm_wait(state, job)
     if job.calls:
         lanes.wake_idle(state, job)
@@ -346,6 +343,7 @@ def take_waiting(state: State, job: Job, index: int) -> Task | None:
         if task.last_uid in state.attempts:
             # It was kept in memory in case its worker came back with it; from here on it may be let go.
             state.touched.attempts[task.last_uid] = None
+        state.stir(job)
         queued = state.requeued_of[job.id]
         del queued[index]
         if not queued:
@@ -359,7 +357,7 @@ def take_waiting(state: State, job: Job, index: int) -> Task | None:
             state.touched.tasks[job.id, hole] = None
         job.holes -= index - job.cursor
     job.cursor = index + 1
-    state.backlog.count(job.queue, -1)
+    state.leave(job, 1)
     task = state.tasks[key] = Task(job_id=job.id, index=index, revision=job.revision)
     return task
 
@@ -463,6 +461,7 @@ def end_waiting(
     if job.untouched or (job.open and final is JobState.KILLED):
         setattr(job, final.value, getattr(job, final.value) + job.untouched)
         state.backlog.count(job.queue, -job.untouched)
+        state.stir(job)
         job.rest, job.rest_class, job.error = final, exit_class, why
         job.open = False
     state.touched.jobs[job.id] = None
@@ -501,7 +500,7 @@ def _ended(state: State, job: Job, clock: Clock) -> list[Effect]:
     data = {"state": job.state.value, "name": job.name, "user": job.user}
     if job.id in state.watched:
         # Whoever is next in its line may be in for protection too, and is found by a look at the shape.
-        state.backlog.wake(job.shape)
+        state.rouse(job)
     if job.id not in state.live_of:
         rollouts.forget(state, job)
     ended = [*receipts.close(state, job, "rolled_back", clock), Note("job_ended", job.id, data=data)]

@@ -34,6 +34,7 @@ def revise(state: State, job: Job, packed: bytes, after: tuple[str, ...], clock:
     was_limited_to, waited_ms, timeout_ms = job.limit, job.waiting_since_ms, job.timeout_ms
     was_promised_as = job.queue, job.shape
     state.backlog.count(job.queue, -job.waiting)
+    state.stir(job)
     job.original = job.original or job.spec
     moves = job.workload != spec.workload
     if moves:
@@ -63,7 +64,7 @@ def revise(state: State, job: Job, packed: bytes, after: tuple[str, ...], clock:
             job.waiting_since_ms = waited_ms
             jobs.arm_wait(state, job)
         if job.limit != was_limited_to:
-            state.backlog.wake(job.shape)
+            state.rouse(job)
     return effects
 
 

@@ -92,8 +92,9 @@ def use_changed(state: State, event: UseChanged, clock: Clock) -> list[Effect]:
         state.touched.jobs[job_id] = None
         if not event.served:
             effects += receipts.close(state, job, "rolled_back", clock)
+            state.stir(job)
             if job_id in state.watched:
-                state.backlog.wake(job.shape)
+                state.rouse(job)
         elif not job.barred:
             jobs.join_all(state, job, clock)
         data = {"uses": list(event.uses), "note": event.note}

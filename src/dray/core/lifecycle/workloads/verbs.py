@@ -148,10 +148,7 @@ def _regroup(state: State, tally: Tally) -> None:
         before = job.party
         attempts.change_party(state, job)
         if job.party != before:
-            if job.untouched:
-                state.queue_up(job)
-            for index in state.requeued_of.get(job.id, ()):
-                state.queue_up(job, index)
+            state.queue_all(job)
 
 
 def _jobs(state: State, tally: Tally) -> list[Job]:

@@ -25,7 +25,8 @@ from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits
 from dray.core.scheduling.capacity.remaining import Devices, Rooms
 from dray.core.scheduling.claims.moving_room import could_hold, find_over
-from dray.core.scheduling.turns.order import Head, Turns, next_entry, rank_of
+from dray.core.scheduling.turns.order import Head, Turns
+from dray.core.scheduling.turns.ranks import next_entry, rank_of
 from dray.core.scheduling.turns.reservation_rights import Draft, Slots
 
 # Beyond these an earlier start is hardly to be found, and a pass must stay short.
@@ -474,7 +475,7 @@ def _is_waiting(state: State, kept: Reservation) -> bool:
 def _may_start(state: State, job: Job) -> bool:
     """Whether only room keeps a job from starting: nothing is kept idle for what a rule holds back anyway."""
     capped = job.limit and job.live >= job.limit
-    return job.waiting > 0 and not (job.barred or capped) and state.line_of(job) not in state.backlog.gated
+    return job.waiting > 0 and not (job.barred or capped or state.backlog.is_gated(state.line_of(job)))
 
 
 def _is_open(state: State, row: int) -> bool:

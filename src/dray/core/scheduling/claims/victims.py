@@ -36,12 +36,15 @@ from dray.core.scheduling.turns.victim_rules import (
     cost_of_stop,
     nobody_below,
     rule_for,
+    rule_in,
     scarce_kind,
 )
 
 RETRY_MS = 5_000
 MOST_VAIN = 256
 MOST_TRIES = 32
+# So many users of one queue and shape look for victims in vain in one pass; the others would find no more than they.
+MOST_LOOKS = 4
 MOVES = "moves"
 GOING = (Phase.ASSIGNED, Phase.ACCEPTED, Phase.RUNNING)
 Price = Callable[[State, Attempt], Cost]
@@ -110,6 +113,8 @@ class Search:
         # The policy's; who explains what withholds a preemption asks under others.
         self.terms = state.policy.preemption
         self.vain: dict[str, None] = {}
+        self._hopeless: dict[tuple[str, int], int] = {}
+        self._tries: dict[tuple[str, int], int] = {}
 
     def give(self, user: str, cost: int) -> None:
         """The pass has given a user so much more, or less."""
@@ -126,7 +131,37 @@ class Search:
         key = (job.queue, job.user, job.shape)
         before = self._sought.get(key)
         self._sought[key] = job.priority if before is None else max(before, job.priority)
+        if job.priority <= self._hopeless.get((job.queue, job.shape), -NEVER):
+            return False
         return before is None or before < job.priority
+
+    def hopeless(self, queue: str, shape: int, ranked: bool) -> int:
+        """Up to which priority nobody of a queue and shape who is yet to come will find anybody; NEVER: all of them.
+
+        `ranked`: whether any of them has a priority that was given.
+        """
+        if not self._aside.most:
+            kind = scarce_kind(self._state.asks(shape)[0])
+            if not self._state.backlog.eager or rule_in(self._state, queue, kind, ranked) == NO_RULE:
+                return NEVER
+        return self._hopeless.get((queue, shape), -NEVER)
+
+    def _give_up(self, job: Job, rule: str) -> None:
+        """Several have looked in vain: so will all those of their queue and shape who may do no more than they."""
+        key, priority = (job.queue, job.shape), job.priority
+        self._tries[key] = self._tries.get(key, 0) + 1
+        if self._tries[key] < MOST_LOOKS:
+            return
+        if rule == "fair_share":
+            users, weights = self._state.parties.users, self._state.policy.fair_share.weights
+            given = self._given
+            has = users[job.user].cost + given.held.get(job.user, 0) + given.promised.get(job.user, 0)
+            if has > 0 or weights.get(job.user, 1.0) < max(weights.values(), default=1.0):
+                return
+        if rule in ("fair_share", "srsf") and not self._aside.most:
+            # Whoever comes later in turn has had no less, or has no less left to do.
+            priority = NEVER
+        self._hopeless[key] = max(priority, self._hopeless.get(key, -NEVER))
 
     def seek(self, job: Job, index: int) -> tuple[Preemption | None, int]:
         """Whom to stop for a task that found no room; else when it is worth another look (0: not by itself)."""
@@ -141,10 +176,12 @@ class Search:
             return None, later_ms
         calm = rule == "pressure" and self._share_held(kind) < self.terms.pressure_share
         if calm and not most:
+            self._give_up(job, rule)
             return None, state.now_ms + RETRY_MS
         is_below = BELOW[NO_RULE if calm else rule](state, job, asks[0], self._given)
         found, spared = self._find(job, asks, is_below)
         if found is None:
+            self._give_up(job, rule)
             if spared or calm:
                 return None, state.now_ms + RETRY_MS
             if len(self.vain) < MOST_VAIN:

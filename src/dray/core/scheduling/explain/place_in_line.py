@@ -11,7 +11,7 @@ from dray.core.lifecycle.state.lines import RANGE, BucketKey, Entry
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
 from dray.core.scheduling.explain.reason import Place
-from dray.core.scheduling.turns.order import rank_of, stands
+from dray.core.scheduling.turns.ranks import rank_of, stands
 
 MOST_LINES = 4_000
 MOST_ENTRIES = 2_000

@@ -179,7 +179,7 @@ def others_wait(state: State, job: Job) -> bool:
     """Whether anybody waits whom a lane of this job might make room for; a guess, made without a search."""
     backlog, own = state.backlog, state.line_of(job)
     bucket = backlog.buckets.get(own)
-    if len(backlog.buckets) - len(backlog.gated) > (bucket is not None and own not in backlog.gated):
+    if backlog.open_lines > (bucket is not None and not backlog.is_gated(own)):
         return True
     if bucket is None or bucket.head >= len(bucket.entries):
         return False

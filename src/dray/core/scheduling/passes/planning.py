@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.events import Placement, Preemption
-from dray.core.lifecycle.state.lines import RANGE, BucketKey, Entry
+from dray.core.lifecycle.state.lines import RANGE, BucketKey, CrowdKey, Entry
 from dray.core.lifecycle.state.parties import cost_of
 from dray.core.lifecycle.state.pass_events import PassBegan, PassSettled
 from dray.core.lifecycle.state.state import State
@@ -27,8 +27,10 @@ from dray.core.scheduling.claims.victims import RETRY_MS, gives_up_ms, lapsed
 from dray.core.scheduling.passes.overlay import Overlay
 from dray.core.scheduling.passes.waking import find_woken, note_parked
 from dray.core.scheduling.placement.candidates import Spot
-from dray.core.scheduling.turns.order import Head, Turns, entry_of, next_entry, stands
+from dray.core.scheduling.turns.order import Feeder, Head, Turns
+from dray.core.scheduling.turns.ranks import entry_of, next_entry, stands
 from dray.core.scheduling.turns.reservation_rights import Draft, Slots
+from dray.core.scheduling.turns.rosters import rosters_of
 
 _ONLY = (0,)
 
@@ -37,19 +39,21 @@ class Plan(NamedTuple):
     """What one pass decided. `gated` names lines and the gates they wait for, `blocked` the jobs that found no room and
     `looks` when some of them are to be looked at again; `vain`: those that looked for victims and will not find any by
     waiting alone. `cut`: the limit of one pass was reached and the next is due at once. `owned`: lines from which room
-    that was kept was taken. `began`: whom it woke and what it reserved before anything was given out.
+    that was kept was taken. `began`: whom it woke and what it reserved before anything was given out. `seen`: the lines
+    that it looked at.
     """
 
     placements: tuple[Placement, ...]
     preemptions: tuple[Preemption, ...]
     parked: tuple[int, ...]
-    gated: tuple[tuple[BucketKey, str], ...]
+    gated: tuple[tuple[BucketKey | CrowdKey, str], ...]
     blocked: tuple[str, ...]
     looks: tuple[tuple[str, int], ...]
     cut: bool
     vain: tuple[str, ...] = ()
     owned: tuple[BucketKey, ...] = ()
     began: PassBegan = PassBegan()
+    seen: tuple[BucketKey, ...] = ()
 
 
 def is_due(state: State) -> bool:
@@ -87,11 +91,20 @@ class _Pass:
         self._placements: list[Placement] = []
         self._served: set[tuple[str, int]] = set()
         self._parked: dict[int, None] = {}
-        self._gated: dict[BucketKey, str] = {}
+        self._gated: dict[BucketKey | CrowdKey, str] = {}
         self._blocked: dict[str, None] = {}
         self._looks: dict[str, int] = {}
         self._owned: dict[BucketKey, None] = {}
-        self._turns = Turns(state, _awake_lines(state, woken.shapes) if lines is None else lines)
+        self._heard: list[BucketKey] = []
+        if lines is None:
+            shapes = dict.fromkeys(chain(state.backlog.awake, woken.shapes))
+            self._heard, kept = rosters_of(state).look(state, shapes)
+            is_gated = state.backlog.is_gated
+            self._turns = Turns(state, [line for line in self._heard if not is_gated(line)], kept)
+        else:
+            self._turns = Turns(state, lines)
+        # Only then has everybody been looked at of whom something was heard.
+        self._is_whole = lines is None
         self._ruled = bool(state.parties.gates)
         self._weighs = not self._turns.alone or state.backlog.eager
         self._number = state.counters.next_attempt
@@ -114,6 +127,7 @@ class _Pass:
             tuple(self._search.vain),
             tuple(self._owned),
             self._memo(),
+            tuple(dict.fromkeys(chain(self._heard, self._turns.seen))),
         )
 
     def _memo(self) -> PassBegan:
@@ -125,6 +139,7 @@ class _Pass:
             tuple(draft.due),
             tuple(draft.watches.values()),
             tuple(draft.left),
+            self._is_whole and len(self._placements) < self._state.rules.pass_placements,
         )
 
     def _serve_owners(self) -> None:
@@ -155,7 +170,7 @@ class _Pass:
         head = Head((0, 0, entry), self._state.line_of(job), job)
         room, gate = self._gates.room(head)
         if room <= 0:
-            self._gated[head.line] = gate
+            self._shut(head.line, gate)
         elif wanted := self._wanted(job, entry, 1):
             self._take(head, wanted, [spot])
             self._owned[head.line] = None
@@ -176,7 +191,7 @@ class _Pass:
             return
         room, gate = self._gates.room(head)
         if room <= 0:
-            self._gated[head.line] = gate
+            self._shut(head.line, gate)
         elif wanted := self._wanted(job, entry, 1):
             for spot in spots:
                 self._placer.claim(spot, asks[spot.variant], job.id)
@@ -191,7 +206,7 @@ class _Pass:
         if self._ruled:
             room, gate = self._gates.room(head)
             if room <= 0:
-                self._gated[line] = gate
+                self._shut(line, gate)
                 return
         if line.shape in self._parked:
             self._pass_by(head)
@@ -211,6 +226,19 @@ class _Pass:
             turns.push(head)
         else:
             turns.push_next(line)
+
+    def _shut(self, line: BucketKey, gate: str) -> None:
+        """A gate lets nothing of a line through: where it is not about its user, nor of any other of its crowd."""
+        parties = self._state.parties
+        if parties.gates[gate].whom.kind == "user":
+            self._gated[line] = gate
+            return
+        crowd = parties.crowd_of(line)
+        if crowd not in self._gated:
+            self._gated[crowd] = gate
+            self._turns.leave_out(
+                lambda feeder: feeder.roster.crowd is None or feeder.roster.crowd.key != crowd
+            )
 
     def _pass_by(self, head: Head) -> None:
         """Another line of its shape found no room, and it asks for the same: only victims may it find for itself."""
@@ -282,8 +310,10 @@ class _Pass:
 
     def _block(self, head: Head, index: int) -> None:
         """It found no room: whoever else asks for the same is passed by, and victims are looked for where it may."""
-        self._parked[head.line.shape] = None
+        shape = head.line.shape
+        self._parked[shape] = None
         self._seek(head, index)
+        self._leave_out(shape)
 
     def _seek(self, head: Head, index: int) -> None:
         job = head.job
@@ -291,6 +321,8 @@ class _Pass:
         if not self._search.is_new(job):
             return
         found, look_ms = self._search.seek(job, index)
+        if found is None:
+            self._leave_out(job.shape)
         if found is not None:
             self._preemptions.append(found)
             self._overlay.keep(job, found)
@@ -299,6 +331,17 @@ class _Pass:
             self._turns.push_next(head.line)
         if look_ms:
             self._looks[job.id] = look_ms
+
+    def _leave_out(self, shape: int) -> None:
+        """Look at no others of a shape without room, unless they may have somebody stopped for them."""
+
+        def may_find(feeder: Feeder) -> bool:
+            roster = feeder.roster
+            if roster.shape != shape:
+                return True
+            return feeder.rise(self._search.hopeless(roster.queue, shape, bool(roster.ranked)))
+
+        self._turns.leave_out(may_find)
 
 
 def settle_plan(state: State, decided: Plan) -> PassSettled:
@@ -313,16 +356,15 @@ def settle_plan(state: State, decided: Plan) -> PassSettled:
     for shape in parked:
         note_parked(state, memory.needs, shape)
     # Perhaps none of an owner's shape was awake: whoever comes next must not stand behind an entry that means nothing.
-    stale = dict(stale_heads(state, (line for line in decided.owned if line in backlog.buckets)))
     # Also of what found no room: else each pass walks over all that was cancelled or held at its front so far.
-    stale.update(stale_heads(state, (line for shape in parked for line in backlog.of_shape.get(shape, ()))))
+    looked = dict.fromkeys(line for line in chain(decided.owned, decided.seen) if line in backlog.buckets)
+    stale = dict(stale_heads(state, looked))
     seen = []
     for shape in backlog.awake:
         if shape in parked:
             continue
-        lines = backlog.of_shape.get(shape, ())
-        stale.update(stale_heads(state, lines))
         seen.append(shape)
+        lines = backlog.lines_of(shape)
         if not decided.cut and any(stale.get(line, 0) < backlog.buckets[line].waiting for line in lines):
             note_parked(state, memory.needs, shape)
     return PassSettled(
@@ -360,12 +402,6 @@ def stale_heads(state: State, lines: Iterable[BucketKey]) -> Iterator[tuple[Buck
             place += 1
         if place > bucket.head:
             yield line, place - bucket.head
-
-
-def _awake_lines(state: State, woken: Iterable[int]) -> list[BucketKey]:
-    backlog = state.backlog
-    lines = [line for shape in chain(backlog.awake, woken) for line in backlog.of_shape.get(shape, ())]
-    return [line for line in lines if line not in backlog.gated] if backlog.gated else lines
 
 
 def _range(state: State, job: Job, index: int) -> Iterator[int]:

@@ -1,20 +1,24 @@
 """Whose turn it is: queues by their share, users within a fair-share queue by their usage, then the queue's own order.
 
-Knows nothing about room. Only the lines it is given take part: a pass gives those of shapes that are awake, so it costs
-what changed. The surprising rule: a line whose party is over its soft budget goes behind everybody else's, whatever its
-queue says.
+Knows nothing about room. Only the lines it is given take part, and those of rosters when their turn comes: a pass
+gives those of shapes that are awake, so it costs what changed. The surprising rule: a line whose party is over its soft
+budget goes behind everybody else's, whatever its queue says.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import count, islice
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.lines import RANGE, BucketKey, Entry
 from dray.core.lifecycle.state.parties import Party, usage_of
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
+from dray.core.scheduling.turns.ranks import rank_of, standing
+from dray.core.scheduling.turns.rosters import CLOSE, FADED, NOTHING, Key, Roster, half_lives, logarithm
 
 
 class Head(NamedTuple):
@@ -25,6 +29,8 @@ class Head(NamedTuple):
     job: Job
 
 
+# After every user, and after every line.
+LAST, BEYOND = chr(0x10FFFF), (math.inf,)
 # A rank in one tuple, the head at its end: of all comparisons of a large pass most are made between these.
 Ranked = tuple[int, int, int, int, int, int, str, Head]
 
@@ -44,39 +50,207 @@ class Group:
         return self.heap[0].rank[0], self.had / self.weight, self.user
 
 
+class Feeder:
+    """One roster on its way through a pass. `key`: of the line that comes next, None: there is none."""
+
+    __slots__ = ("_at", "_taken", "above", "key", "roster")
+
+    def __init__(self, roster: Roster, taken: Container[BucketKey]) -> None:
+        self.roster, self._taken = roster, taken
+        self._at = 0
+        self.above: int | None = None
+        self.key: Key | None = None
+        self.go_on()
+
+    def go_on(self) -> None:
+        """To the next line that has not had its turn. `above`: lines of a higher priority alone are left."""
+        order, above = self.roster.order, self.above
+        while self._at < len(order):
+            self.key = order[self._at]
+            self._at += 1
+            line = self.key[-1]
+            if line not in self._taken and (above is None or line.priority > above):
+                return
+        self.key = None
+
+    def has_others(self, user: str) -> bool:
+        """Whether lines of other users are to come."""
+        if self.key is None:
+            return False
+        left = islice(self.roster.order, self._at - 1, None)
+        return any(key[-2] != user for key in left if key[-1] not in self._taken)
+
+    def rise(self, priority: int) -> bool:
+        """Leave lines out that are not above a priority; gives whether any other may be left."""
+        if max(self.roster.priorities) <= priority:
+            return False
+        self.above = priority if self.above is None else max(priority, self.above)
+        if self.key is not None and self.key[-1].priority <= self.above:
+            self.go_on()
+        return self.key is not None
+
+
+class Lineup:
+    """Who waits in one queue: groups, the one whose turn it is first, and rosters of which more come in their turn."""
+
+    def __init__(self, state: State, queue: str) -> None:
+        self._state = state
+        self.queue = queue
+        self.fair = state.policy.queue(queue).order == "fair_share"
+        self.groups: dict[str, Group] = {}
+        self.order: list[tuple[int, float, str, int, Group]] = []
+        self.feeders: list[tuple[Key, int, Feeder]] = []
+        self.waiting = 0
+        self._number = count()
+
+    def feed(self, feeder: Feeder) -> None:
+        """Let the lines of a roster come in as well."""
+        if feeder.key is not None:
+            key = feeder.key
+            if self.fair and NOTHING < key[1] < half_lives(self._state) - FADED:
+                # So little is left of it that the number may be nothing by now.
+                key = (key[0], NOTHING, "")
+            heapq.heappush(self.feeders, (key, next(self._number), feeder))
+
+    def group_of(self, party: Party) -> Group:
+        """The group that a party's lines are in."""
+        user = party.user if self.fair else ""
+        group = self.groups.get(user)
+        if group is None:
+            had, weight = 0.0, 1.0
+            if user:
+                state = self._state
+                policy, users = state.policy, state.parties.users
+                had = usage_of(policy, state.ledger, users, user, state.now_ms)
+                weight = policy.fair_share.weights.get(user, 1.0)
+            group = self.groups[user] = Group(user, had, weight)
+        return group
+
+    def push(self, head: Head, group: Group) -> None:
+        """Let a head wait in its group."""
+        self.waiting += not group.heap
+        heapq.heappush(group.heap, head)
+        if group.heap[0] is head:
+            heapq.heappush(self.order, (*group.share, next(self._number), group))
+
+    def first(self) -> Group | None:
+        """The group whose turn it is, of those that are here."""
+        order = self.order
+        while order:
+            late, had, user, _, group = order[0]
+            if not group.heap:
+                heapq.heappop(order)
+            elif group.share == (late, had, user):
+                return group
+            else:
+                # It has had more since, or what is first of it now is late.
+                heapq.heapreplace(order, (*group.share, next(self._number), group))
+        return None
+
+    def next_line(self, group: Group | None) -> BucketKey | None:
+        """The line of a roster whose turn may come before a group's, which is the first of those that are here."""
+        if not self.feeders:
+            return None
+        key, _, feeder = self.feeders[0]
+        if group is not None and self._bound(group) < key:
+            return None
+        heapq.heappop(self.feeders)
+        found = feeder.key
+        feeder.go_on()
+        self.feed(feeder)
+        if found is None:
+            return None
+        line: BucketKey = found[-1]
+        # It may have fallen behind where it stands: the next pass looks.
+        feeder.roster.lagging[line] = None
+        return line
+
+    def take(self, group: Group) -> Head:
+        """Take the first head of the group whose turn it is."""
+        heapq.heappop(self.order)
+        head = heapq.heappop(group.heap)
+        if group.heap:
+            heapq.heappush(self.order, (*group.share, next(self._number), group))
+        else:
+            self.waiting -= 1
+        return head
+
+    def prune(self, keep: Callable[[Feeder], bool]) -> None:
+        """Leave out rosters of which nobody else need be looked at."""
+        kept = [feeder for _, _, feeder in self.feeders if keep(feeder)]
+        self.feeders.clear()
+        for feeder in kept:
+            self.feed(feeder)
+
+    def has_others(self, user: str) -> bool:
+        """Whether others than one group wait."""
+        own = self.groups.get(user)
+        if self.waiting > (own is not None and bool(own.heap)):
+            return True
+        return self.fair and any(feeder.has_others(user) for _, _, feeder in self.feeders)
+
+    def _bound(self, group: Group) -> Key:
+        """Whoever stands before this in a roster may come before a group."""
+        if not self.fair:
+            return group.heap[0].rank
+        late, share, user = group.share
+        if share <= 0:
+            # His other lines are to be here too: which of them is first says their own order.
+            return late, NOTHING, user, BEYOND
+        exact = logarithm(self._state, share)
+        return late, exact + CLOSE * (1 + abs(exact) + half_lives(self._state)), LAST
+
+
 class Turns:
     """The heads of lines, in the order in which they are to be served."""
 
-    def __init__(self, state: State, lines: Iterable[BucketKey]) -> None:
+    def __init__(self, state: State, lines: Iterable[BucketKey], rosters: Sequence[Roster] = ()) -> None:
         self._state = state
         self._walks: dict[BucketKey, Iterator[tuple[Job, Entry]]] = {}
-        self._groups: dict[tuple[str, str], Group] = {}
-        self._waiting: dict[str, dict[str, Group]] = {}
+        self._lineups: dict[str, Lineup] = {}
         self._had: dict[str, float] = {}
         self._only: list[Ranked] | None = None
         # The first of `_only` was taken out, but for its place: most often another comes for it at once.
         self._vacant = False
         for line in lines:
-            self._walks[line] = standing(state, line)
-            self.push_next(line)
+            if line not in self._walks:
+                self._walks[line] = standing(state, line)
+                self.push_next(line)
+        for roster in rosters:
+            self._lineup(roster.queue).feed(Feeder(roster, self._walks))
+        lineups = list(self._lineups.values())
         # One queue whose users are not weighed against each other: nobody's share is asked for.
-        self.alone = not self._waiting
-        if len(self._waiting) == 1:
-            (groups,) = self._waiting.values()
-            if "" in groups:
-                # Whoever is pushed without a line of his own may be of another queue: then nobody is alone.
-                self.alone = True
-                self._only = [
-                    (*head.rank[:2], *head.rank[2], head) for head in next(iter(groups.values())).heap
-                ]
+        self.alone = not lineups
+        if len(lineups) == 1 and not lineups[0].fair:
+            # Whoever is pushed without a line of his own may be of another queue: then nobody is alone.
+            self.alone = True
+            if not rosters:
+                heads = lineups[0].groups[""].heap
+                self._only = [(*head.rank[:2], *head.rank[2], head) for head in heads]
+
+    @property
+    def seen(self) -> Iterable[BucketKey]:
+        """The lines that were looked at."""
+        return self._walks
 
     def is_contended(self, head: Head) -> bool:
         """Whether others than this head's own group wait, which was taken out: then turns are taken task by task."""
-        if self.alone or not self._waiting:
+        if self.alone:
             return False
         party = self._state.parties.all[head.line.party]
-        groups = self._waiting.get(party.queue, {})
-        return len(self._waiting) > 1 or len(groups) != 1 or self._group(party).user not in groups
+        for lineup in self._lineups.values():
+            if lineup.queue != party.queue:
+                if lineup.waiting or lineup.feeders:
+                    return True
+            elif lineup.has_others(lineup.group_of(party).user):
+                return True
+        return False
+
+    def leave_out(self, keep: Callable[[Feeder], bool]) -> None:
+        """Nobody else of some rosters need be looked at: only those that have come out of them already are."""
+        for lineup in self._lineups.values():
+            if lineup.feeders:
+                lineup.prune(keep)
 
     def push_next(self, line: BucketKey) -> None:
         """Let the next standing job of a line wait for its turn."""
@@ -98,9 +272,8 @@ class Turns:
                 heapq.heappush(self._only, ranked)
             return
         party = self._state.parties.all[head.line.party]
-        group = self._group(party)
-        heapq.heappush(group.heap, head)
-        self._waiting.setdefault(party.queue, {})[group.user] = group
+        lineup = self._lineup(party.queue)
+        lineup.push(head, lineup.group_of(party))
 
     def pop(self) -> Head | None:
         """Take the head whose turn it is; None when all have been served."""
@@ -109,17 +282,13 @@ class Turns:
                 heapq.heappop(self._only)
             self._vacant = bool(self._only)
             return self._only[0][-1] if self._only else None
-        if not self._waiting:
+        waiting = {queue: group for queue, lineup in self._lineups.items() if (group := self._first(lineup))}
+        if not waiting:
             return None
-        queue = next(iter(self._waiting)) if len(self._waiting) == 1 else min(self._waiting, key=self._share)
-        groups = self._waiting[queue]
-        group = next(iter(groups.values())) if len(groups) == 1 else _first(groups)
-        head = heapq.heappop(group.heap)
-        if not group.heap:
-            del groups[group.user]
-            if not groups:
-                del self._waiting[queue]
-        return head
+        queue = next(iter(waiting))
+        if len(waiting) > 1:
+            queue = min(waiting, key=lambda queue: self._share(queue, waiting[queue]))
+        return self._lineups[queue].take(waiting[queue])
 
     def charge(self, head: Head, cost: int) -> None:
         """One more task was placed: its queue and its user have had that much more."""
@@ -127,56 +296,31 @@ class Turns:
             return
         party = self._state.parties.all[head.line.party]
         self._had[party.queue] = self._had.get(party.queue, party.of_queue.cost) + cost
-        self._group(party).had += cost * self._state.policy.fair_share.entry_charge_s * 1000
+        group = self._lineup(party.queue).group_of(party)
+        group.had += cost * self._state.policy.fair_share.entry_charge_s * 1000
 
-    def _share(self, queue: str) -> tuple[int, float, str]:
-        late = _first(self._waiting[queue]).heap[0].rank[0]
+    def _first(self, lineup: Lineup) -> Group | None:
+        """The group whose turn it is in a queue, once all have come in whose turn may be before it."""
+        while True:
+            group = lineup.first()
+            line = lineup.next_line(group)
+            if line is None:
+                return group
+            if line in self._state.backlog.buckets:
+                self._walks[line] = standing(self._state, line)
+                self.push_next(line)
+
+    def _lineup(self, queue: str) -> Lineup:
+        lineup = self._lineups.get(queue)
+        if lineup is None:
+            lineup = self._lineups[queue] = Lineup(self._state, queue)
+        return lineup
+
+    def _share(self, queue: str, first: Group) -> tuple[int, float, str]:
         held = self._had.get(queue)
         if held is None:
             held = self._had[queue] = float(self._state.parties.queues[queue].cost)
-        return late, held / self._state.policy.queue(queue).weight, queue
-
-    def _group(self, party: Party) -> Group:
-        policy = self._state.policy
-        user = party.user if party.rules.order == "fair_share" else ""
-        group = self._groups.get((party.queue, user))
-        if group is None:
-            had, weight = 0.0, 1.0
-            if user:
-                had = usage_of(
-                    policy, self._state.ledger, self._state.parties.users, user, self._state.now_ms
-                )
-                weight = policy.fair_share.weights.get(user, 1.0)
-            group = self._groups[party.queue, user] = Group(user, had, weight)
-        return group
-
-
-def rank_of(state: State, line: BucketKey, job: Job, entry: Entry) -> tuple[int, int, Entry]:
-    """What an entry is ordered by within its queue; the smaller is served first."""
-    party = state.parties.all[line.party]
-    if not party.budgets and party.rules.order != "priority":
-        return 0, 0, entry
-    late = int(party.is_late(state.now_ms)) if party.budgets else 0
-    return late, -aged_priority(state, job) if party.rules.order == "priority" else 0, entry
-
-
-def next_entry(state: State, job: Job) -> Entry:
-    """The entry that stands for a job's next task: one that is queued again goes before the range."""
-    return entry_of(state, job, min(state.requeued_of.get(job.id, ()), default=RANGE))
-
-
-def entry_of(state: State, job: Job, position: int) -> Entry:
-    """The entry that stands for a job's range, or for one of its tasks that is queued again."""
-    return Entry(*state.place_of(job, position), job.seq, position, job.id)
-
-
-def aged_priority(state: State, job: Job) -> int:
-    """The priority a job waits with: read by the `priority` policy only, one point more per `ageing_s` of waiting."""
-    queue = state.parties.all[job.party].rules
-    if queue.order != "priority":
-        return 0
-    waited_ms = max(0, state.now_ms - job.waiting_since_ms)
-    return job.priority + (int(waited_ms / (queue.ageing_s * 1000)) if queue.ageing_s else 0)
+        return first.heap[0].rank[0], held / self._state.policy.queue(queue).weight, queue
 
 
 def waiting_in_order(state: State, queue: str, limit: int) -> list[tuple[str, int]]:
@@ -189,31 +333,3 @@ def waiting_in_order(state: State, queue: str, limit: int) -> list[tuple[str, in
         found.append((head.job.id, -1 if position == RANGE else position))
         turns.push_next(head.line)
     return found
-
-
-def standing(state: State, line: BucketKey) -> Iterator[tuple[Job, Entry]]:
-    """The entries of a line that still mean work."""
-    bucket, jobs = state.backlog.buckets[line], state.jobs
-    entries = bucket.entries
-    for place in range(bucket.head, len(entries)):
-        entry = entries[place]
-        if stands(state, line, entry):
-            yield jobs[entry.job_id], entry
-
-
-def stands(state: State, line: BucketKey, entry: Entry) -> bool:
-    """Whether an entry still means work: its job waits here with a range, or this very task is queued again."""
-    job, position = state.jobs.get(entry.job_id), entry.position
-    if job is None:
-        return False
-    # What most often is over is asked first.
-    if job.untouched <= 0 if position == RANGE else position not in state.requeued_of.get(job.id, ()):
-        return False
-    if job.barred or (job.party, job.priority, job.shape) != line:
-        return False
-    # Its place in the line may have changed since: then another entry stands for it, and this one is what is left.
-    return state.place_of(job, position) == (entry.ahead, entry.order)
-
-
-def _first(groups: dict[str, Group]) -> Group:
-    return min(groups.values(), key=lambda group: group.share)

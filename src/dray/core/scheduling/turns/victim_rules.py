@@ -42,7 +42,12 @@ def scarce_kind(ask: Ask) -> str:
 
 def rule_for(state: State, job: Job, kind: str) -> str:
     """The rule by which a job may have others stopped; `none` where it may not."""
-    order = state.policy.queue(job.queue).order
+    return rule_in(state, job.queue, kind, job.ranked)
+
+
+def rule_in(state: State, queue: str, kind: str, ranked: bool) -> str:
+    """The rule by which jobs of a queue may have others stopped; `ranked`: those whose priority was given."""
+    order = state.policy.queue(queue).order
     rule = state.policy.preemption.rule_for(kind)
     if rule == NO_RULE:
         return NO_RULE
@@ -50,8 +55,7 @@ def rule_for(state: State, job: Job, kind: str) -> str:
         return "srsf"
     if rule == "fair_share":
         return rule if order == "fair_share" else NO_RULE
-    ranked = job.ranked or state.policy.preemption.by_tier
-    return rule if order == "priority" and ranked else NO_RULE
+    return rule if order == "priority" and (ranked or state.policy.preemption.by_tier) else NO_RULE
 
 
 def nobody_below(attempt: Attempt, others: Sequence[Attempt]) -> bool:

@@ -70,7 +70,7 @@ CONTROL = (
     _one(
         "edit-leaves-entry",
         "An edited job is also placed from the line in which it stood before.",
-        "dray.core.scheduling.turns.order:stands",
+        "dray.core.scheduling.turns.ranks:stands",
         "or (job.party, job.priority, job.shape) != line",
         "",
     ),

@@ -111,8 +111,8 @@ RULES = (
         "lines-of-a-shape-forgotten",
         "A line behind a gate is parked with its shape and stays so when the gate opens.",
         "dray.core.lifecycle.state.lines:Backlog.open",
-        "del self.gated[key]",
-        "continue",
+        "self.wake(key.shape)",
+        "pass",
     ),
 )
 

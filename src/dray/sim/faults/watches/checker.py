@@ -28,7 +28,7 @@ from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.records.worker import Worker
 from dray.core.model.specs.dependency import read_need
 from dray.core.model.specs.spec import unpack_spec
-from dray.core.scheduling.turns.order import stands
+from dray.core.scheduling.turns.ranks import stands
 from dray.hub.store.base import Turn
 from dray.hub.store.memory import MemoryStore
 from dray.sim.faults.nodes.hub import HubNode
@@ -36,7 +36,7 @@ from dray.sim.faults.nodes.hub_life import HubLife
 from dray.sim.faults.nodes.runs import Runs
 from dray.sim.faults.nodes.sockets import SimSession
 from dray.sim.faults.watches.gangs import GangWatch
-from dray.sim.faults.watches.kept_keys import find_misjudged
+from dray.sim.faults.watches.kept_orders import find_misjudged, find_misplaced
 from dray.sim.faults.watches.larger_cards import LargerCardWatch
 from dray.sim.faults.watches.overdue import find_overdue, find_stale, find_unasked, find_unstopped
 from dray.sim.faults.watches.policy import PolicyWatch
@@ -451,6 +451,7 @@ class Checker:
         if not found and self._turns % FULL_EVERY == 0:
             found = problems(state) + find_overdue(life, self._runs) + find_overlooked(life)
             found += find_misjudged(state)
+            found += find_misplaced(state)
             self._check_lines(state)
         if found:
             self._world.fail("; ".join(found[:5]))

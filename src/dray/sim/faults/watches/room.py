@@ -437,7 +437,7 @@ class RoomWatch:
         job = state.jobs.get(kept.job_id)
         if job is None or job.barred or not job.waiting or job.waiting_since_ms != kept.since_ms:
             return False
-        ruled_out = (job.limit and job.live >= job.limit) or state.line_of(job) in state.backlog.gated
+        ruled_out = (job.limit and job.live >= job.limit) or state.backlog.is_gated(state.line_of(job))
         rows = [row for _, row, _, _ in kept.spots]
         gone = any(self._offers.is_gone(kept, state.columns.worker_of[row]) for row in rows)
         return not ruled_out and not gone and all(state.columns.get("open", row) for row in rows)
