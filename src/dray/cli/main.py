@@ -41,6 +41,10 @@ COMMANDS = {
     "run": (f"{_FOLLOW}:run", "Submit a command, show its output, exit with its exit code."),
     "serve": (f"{_SERVICES}:serve", "Start a service: a command that goes on until it is stopped."),
     "service": (f"{_SERVICES}:service", "List, show, scale, restart and stop services."),
+    "workload": (
+        "dray.cli.workloads.commands:workload",
+        "Campaigns of jobs: one switch, one purse, one verdict.",
+    ),
     "forward": ("dray.cli.services.forward:forward", "Open a port here that leads to a service or a task."),
     "map": ("dray.cli.jobs.map:map_items", "Run a command once per item, as one array."),
     "status": ("dray.cli.machines.status:status", "Say in a few lines how the cluster stands."),

@@ -62,6 +62,7 @@ _OPTIONS: list[Callable[[Any], Any]] = [
         help="Higher wins, in queues of order `priority`; one that is given may have lower ones stopped.  "
         "[default: that of the tier]",
     ),
+    click.option("--workload", metavar="ID", help="Campaign that it belongs to: see `dray workload`."),
     click.option("--queue", metavar="NAME", help="Queue to wait in.  [default: default]"),
     click.option(
         "--queue-timeout", metavar="TIME", help="Give up if not started after this time.  [default: never]"

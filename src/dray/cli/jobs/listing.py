@@ -67,6 +67,7 @@ ANY_TIME = Span(None, None)
 @click.option("--user", metavar="NAME", help="Only jobs of this user.")
 @click.option("--queue", metavar="NAME", help="Only jobs in this queue.")
 @click.option("--name", metavar="TEXT", help="Only jobs of this name.")
+@click.option("--workload", metavar="ID", help="Only jobs of this workload.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Only jobs with this label.")
 @click.option(
     "--since", metavar="WHEN", help="Only jobs submitted since then: 2h, 3d, 2026-11-15, 2026-11-15T09:00."

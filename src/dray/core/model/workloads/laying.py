@@ -8,10 +8,15 @@ import msgspec
 
 from dray.core.model.records.workload import Terms
 
+OF_CARDS = ("gpu_type", "gpu_backend", "min_vram_gb", "vram_per_gpu_bytes", "gpu_milli", "device")
+
 
 def lay_under(terms: Terms, raw: dict[str, Any]) -> dict[str, Any]:
     """The fields of a job with what its workload says under them; labels of both."""
     laid = {**terms.defaults, **said_of_jobs(terms)}
+    if raw.get("gpu_count") == 0:
+        # Who says that it wants no cards wants nothing else about them either.
+        laid = {field: value for field, value in laid.items() if field not in OF_CARDS}
     laid.update({field: value for field, value in raw.items() if value is not None})
     given = raw.get("labels")
     if terms.labels and (given is None or isinstance(given, dict)):

@@ -1,0 +1,1 @@
+"""Commands of workloads, beside their files and their views."""
