@@ -163,6 +163,50 @@ def test_a_purse_that_empties_in_the_middle_of_an_array(cluster, when):
         assert not record_of(cluster).spent
 
 
+def places(cluster):
+    """How many tasks each worker holds."""
+    return {worker: len(cluster.held(worker)) for worker in sorted(cluster.state.workers)}
+
+
+@pytest.mark.parametrize(
+    ("lies", "expected"),
+    [
+        ({"mode": "pack"}, [0, 0, 0, 6]),
+        ({"mode": "spread"}, [1, 1, 2, 2]),
+        ({"mode": "spread", "by": "provider"}, [3, 3]),
+        ({"mode": "shares", "by": "provider", "shares": {"lab": 2, "cloud": 1}}, [2, 4]),
+        ({"mode": "capacity", "by": "provider"}, [2, 4]),
+    ],
+)
+def test_tasks_lie_as_their_workload_says(cluster, lies, expected):
+    for number, provider in enumerate(("lab", "lab", "lab", "cloud")):
+        cpus = 16 if lies["mode"] != "capacity" or provider == "cloud" else 32 / 3
+        cluster.join(f"w{number}", credit=8, cpus=cpus, labels={"provider": provider})
+    make(cluster, distribution=lies)
+    for number in range(6):
+        add(cluster, f"j{number}")
+    held = places(cluster)
+    if lies.get("by"):
+        held = {"lab": held["w0"] + held["w1"] + held["w2"], "cloud": held["w3"]}
+    assert sorted(held.values()) == expected
+    if lies["mode"] in ("shares", "capacity"):
+        assert held["lab"] == 4
+
+
+def test_what_must_lie_apart_waits_and_takes_no_room_from_others(cluster):
+    cluster.join("w1", credit=8, labels={"zone": "a"})
+    cluster.join("w2", credit=1, labels={"zone": "b"})
+    make(cluster, distribution={"mode": "spread", "by": "zone", "required": True})
+    add(cluster, tasks=4)
+    assert places(cluster) == {"w1": 2, "w2": 1}
+    assert cluster.blockers()[0][0] == "distribution"
+    assert "--max-skew" in cluster.summary()
+    assert assigned(cluster.submit("other", cpu_milli=1000))
+    cluster.poll("w2", 4)
+    cluster.advance(6)
+    assert places(cluster) == {"w1": 3, "w2": 2}
+
+
 def test_it_ends_when_it_is_sealed_and_its_last_task_has_ended(cluster):
     cluster.join("w1", credit=8)
     make(cluster, failures=0.4)

@@ -27,6 +27,7 @@ PartyKey = tuple[str, str, tuple[str, ...]]
 ENDLESS = 1 << 40
 MINUTE_MS = 60_000
 HOUR_MS = 3_600_000
+LOOK_MS = 5_000
 
 
 class GateKey(NamedTuple):
@@ -316,7 +317,22 @@ class PurseGate(Gate):
         return 0 if self.rule.record.terms.budget.bounds and self.rule.is_empty(now_ms) else ENDLESS
 
 
-WORKLOAD_GATES = {"switch": SwitchGate, "width": WidthGate, "purse": PurseGate}
+class SkewGate(Gate):
+    """Holds back whoever found room only where more of a workload would be too much; passes find that out.
+
+    Looked at again now and then: whether it is still so hangs on what becomes of others, and on workers that come.
+    """
+
+    rule: Tally
+
+    def room(self, gpu_milli: int, taken: int, taken_milli: int, now_ms: int) -> int:
+        return ENDLESS
+
+    def opens_ms(self, now_ms: int) -> int:
+        return now_ms + LOOK_MS
+
+
+WORKLOAD_GATES = {"switch": SwitchGate, "width": WidthGate, "purse": PurseGate, "skew": SkewGate}
 
 
 class Holding:

@@ -83,7 +83,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, forbi
     @property
     def bounds_starts(self) -> bool:
         """Whether its tasks pass a gate of its own, however it is switched."""
-        return bool(self.width) or self.budget.bounds
+        return bool(self.width) or self.budget.bounds or self.distribution.required
 
 
 class WorkloadState(StrEnum):

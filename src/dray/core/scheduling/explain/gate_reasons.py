@@ -15,6 +15,7 @@ from dray.core.lifecycle.state.parties import (
     PaceGate,
     PurseGate,
     QuotaGate,
+    SkewGate,
     SwitchGate,
     WidthGate,
 )
@@ -36,7 +37,8 @@ def gate_blockers(state: State, job: Job, gates: Gates) -> list[Blocker]:
 
 
 def _ask(state: State, job: Job, gates: Gates, gate: Gate) -> Iterator[Blocker]:
-    if gates.room_at(gate, job) <= 0:
+    apart = isinstance(gate, SkewGate) and state.backlog.gated.get(state.line_of(job)) == gate.key
+    if apart or gates.room_at(gate, job) <= 0:
         yield _WORDS[type(gate)](state, job, gate)
     if isinstance(gate, QuotaGate) and gate.is_late(state.now_ms):
         used, soft = _hours(gate.used_ms(state.now_ms)), _hours(gate.soft_ms)
@@ -133,7 +135,19 @@ def _word_purse(state: State, job: Job, gate: Gate) -> Blocker:
     return Blocker("workload", "a budget that is not spent", have, message=text)
 
 
+def _word_skew(state: State, job: Job, gate: Gate) -> Blocker:
+    assert isinstance(gate, SkewGate)
+    lies = gate.rule.record.terms.distribution
+    where = f"value of {lies.by}" if lies.by else "worker"
+    text = (
+        f"{whose(gate)} is to lie in the mode {lies.mode}, off by at most {lies.max_skew}: there is room only where one "
+        f"more would be too many for its {where}: dray workload spread {gate.rule.record.id} {lies.mode} --max-skew N"
+    )
+    return Blocker("distribution", f"{lies.mode} within {lies.max_skew}", "too many there", message=text)
+
+
 _WORDS = {
+    SkewGate: _word_skew,
     QuotaGate: _word_quota,
     AmountGate: _word_amount,
     PaceGate: _word_pace,

@@ -7,6 +7,7 @@ throw the overlay away.
 from __future__ import annotations
 
 from dray.core.lifecycle.state.events import Preemption
+from dray.core.lifecycle.state.parties import GateKey
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
 from dray.core.scheduling.capacity.remaining import Rooms
@@ -15,7 +16,8 @@ from dray.core.scheduling.claims.moving_room import claim_moves
 from dray.core.scheduling.claims.reservations import Watch, Window, placed_until_ms
 from dray.core.scheduling.claims.victims import Search
 from dray.core.scheduling.placement.candidates import Spot
-from dray.core.scheduling.placement.placer import Hints, make_placer
+from dray.core.scheduling.placement.distributing import Distributed, lies_somehow
+from dray.core.scheduling.placement.placer import Hints, Placer, make_placer
 from dray.core.scheduling.turns.gates import Gates
 
 
@@ -33,6 +35,7 @@ class Overlay:
         self.state, self.rooms = state, rooms
         self.window, self.watch = window, watch
         self.placer = make_placer(state, rooms, hints)
+        self._distributed: dict[str, Distributed] = {}
         self.gates = Gates(state)
         self.search = Search(state, rooms, watch, Aside(state, rooms, self.placer, self.gates))
 
@@ -40,24 +43,45 @@ class Overlay:
         """Say for whom room is looked for: keepers ask until when it would run."""
         self.window.until_ms = placed_until_ms(self.state, job)
 
+    def placer_for(self, job: Job) -> Placer:
+        """The placer of the policy, or that of a workload which says how its tasks are to lie."""
+        tally = lies_somehow(self.state, job) if job.workload else None
+        if tally is None:
+            return self.placer
+        found = self._distributed.get(job.workload)
+        if found is None:
+            found = self._distributed[job.workload] = Distributed(self.state, self.rooms, tally)
+        return found
+
+    def kept_apart(self, job: Job) -> str:
+        """The gate of a job that found room only where more of its workload would be too much; else nothing."""
+        placer = self._distributed.get(job.workload) if job.workload else None
+        return str(GateKey("skew", "workload", job.workload)) if placer is not None and placer.held_apart else ""
+
+    def forget_walks(self) -> None:
+        """The pass is over."""
+        for placer in (self.placer, *self._distributed.values()):
+            placer.forget_walks()
+
     def find(self, job: Job, count: int) -> list[Spot]:
         """Claim room for some tasks of a job, or for whole groups of a gang; fewer means that there is no more."""
         self.look_for(job)
+        placer = self.placer_for(job)
         if job.gang:
-            return self._find_groups(job, count)
+            return self._find_groups(placer, job, count)
         if not self.watch.of_row:
-            return self.placer.place(job.shape, count, job.id, job.blamed)
+            return placer.place(job.shape, count, job.id, job.blamed)
         # One by one: what a keeper lets in changes what it lets in next.
         spots: list[Spot] = []
-        while len(spots) < count and (found := self.placer.place(job.shape, 1, job.id, job.blamed)):
+        while len(spots) < count and (found := placer.place(job.shape, 1, job.id, job.blamed)):
             spots += found
             self.tell_keeper(job, found[0])
         return spots
 
-    def _find_groups(self, job: Job, count: int) -> list[Spot]:
+    def _find_groups(self, placer: Placer, job: Job, count: int) -> list[Spot]:
         spots: list[Spot] = []
         while len(spots) < count:
-            found = self.placer.place_gang(job.shape, job.id, (job.blamed,))
+            found = placer.place_gang(job.shape, job.id, (job.blamed,))
             if not found:
                 break
             for spot in found:

@@ -114,7 +114,7 @@ class _Pass:
         self._serve_owners()
         while len(placed) < limit and (head := pop()) is not None:
             self._serve(head, limit - len(placed))
-        self._placer.forget_walks()
+        self._overlay.forget_walks()
         return Plan(
             tuple(self._placements),
             tuple(self._preemptions),
@@ -221,7 +221,11 @@ class _Pass:
         if spots:
             self._take(head, wanted, spots)
         if len(spots) < len(wanted):
-            self._block(head, wanted[len(spots)])
+            if apart := self._overlay.kept_apart(job):
+                # There is room: others of its shape may have it.
+                self._gated[line] = apart
+            else:
+                self._block(head, wanted[len(spots)])
         elif wanted[-1] + 1 < job.total and entry.position == RANGE and self._has_more(job):
             turns.push(head)
         else:
