@@ -19,6 +19,7 @@ from dray.client.calls.recipes import split_keywords
 from dray.client.calls.recorded import Recorded, read_page, read_recorded
 from dray.client.calls.terms import build_changes, build_service, build_spec
 from dray.client.faces.endpoint import Endpoint, reach_through
+from dray.client.faces.workload import AsyncWorkload, attach_async
 from dray.client.futures.futures import CallFuture
 from dray.client.futures.pausing import pause_until
 from dray.client.futures.status import Status
@@ -156,6 +157,10 @@ class AsyncHub:
         if args:
             raise InvalidInput("a command takes no arguments of its own: make them words of the command")
         return (await self.submit_specs([build_spec(work, terms)], key))[0]
+
+    async def workload(self, name: str, *, start: bool = True, **terms: Any) -> AsyncWorkload:
+        """A campaign of jobs under one name, made where it is not there; see `Hub.workload`."""
+        return await attach_async(self, name, start, terms)
 
     async def submit_many(
         self, commands: Sequence[Command], *, key: str | None = None, **terms: Any

@@ -23,6 +23,7 @@ from dray.client.faces.default_hub import default_hub
 from dray.client.faces.endpoint import Endpoint
 from dray.client.faces.job import Job, is_array, is_functions
 from dray.client.faces.leases import Lease
+from dray.client.faces.workload import Workload, attach
 from dray.client.futures.futures import CallFuture
 from dray.client.futures.loop_thread import LoopThread
 from dray.client.futures.status import Status
@@ -160,6 +161,14 @@ class Hub(Shown):
         )
         results.lease = self._lease
         return results
+
+    def workload(self, name: str, *, start: bool = True, **terms: Any) -> Workload:
+        """A campaign of jobs under one name, made where it is not there: `width`, `budget`, `deadline`, `failures`.
+
+        `with` it: leaving the block seals it.
+        """
+        self._opened()
+        return attach(self, name, start, terms)
 
     def submit_many(self, commands: Sequence[Command], *, key: str | None = None, **terms: Any) -> list[Job]:
         """Submit several jobs, all or none, under the same keywords."""

@@ -69,6 +69,6 @@ def _ask(
         response = connection.ask(method, path, None if body is None else json.dumps(body), sent)
     except BROKEN as fault:
         raise HubUnavailable(f"no hub answers at {target.url}: {fault}") from None
-    if response.status != 200:
+    if response.status not in (200, 201):
         raise tell_refusal(target, response.status, response.read())
     return response

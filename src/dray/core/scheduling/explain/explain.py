@@ -363,7 +363,14 @@ def _fix(job: Job, verdict: Verdict, barriers: Sequence[Blocker]) -> str:
 
 
 _OF_CARDS = ("gpu", "vram", "gpu_type", "device", "backend")
-_GATES = {"quota": "quota", "pace": "pace", "cap": "cap", "array_limit": "own cap", "workload": "workload", "distribution": "turn"}
+_GATES = {
+    "quota": "quota",
+    "pace": "pace",
+    "cap": "cap",
+    "array_limit": "own cap",
+    "workload": "workload",
+    "distribution": "turn",
+}
 
 
 def _make_possible(scan: Scan, variant: int) -> list[str]:

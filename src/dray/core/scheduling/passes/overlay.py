@@ -56,7 +56,9 @@ class Overlay:
     def kept_apart(self, job: Job) -> str:
         """The gate of a job that found room only where more of its workload would be too much; else nothing."""
         placer = self._distributed.get(job.workload) if job.workload else None
-        return str(GateKey("skew", "workload", job.workload)) if placer is not None and placer.held_apart else ""
+        return (
+            str(GateKey("skew", "workload", job.workload)) if placer is not None and placer.held_apart else ""
+        )
 
     def forget_walks(self) -> None:
         """The pass is over."""

@@ -93,7 +93,9 @@ class Lies:
             if place not in known:
                 count = self.counts.get(place, 0)
                 ahead = self.surplus(place)
-                known[place] = count / (1 + count) if self.terms.mode == PACK else 0.5 - ahead / (2 + 2 * abs(ahead))
+                known[place] = (
+                    count / (1 + count) if self.terms.mode == PACK else 0.5 - ahead / (2 + 2 * abs(ahead))
+                )
             words.append(known[place])
         return np.array(words, dtype=np.float64)
 
