@@ -173,3 +173,63 @@ def test_a_hub_that_is_killed_knows_all_of_it_again(hub: RunningHub, people: Peo
     hub.start()
     assert good(people("ann", "GET", "/workloads/kept")) == before
     assert before["state"] == "paused"
+
+
+def test_what_failed_runs_again_and_results_are_told_once(hub: RunningHub, people: People) -> None:
+    array = {"id": "again-a", "command": ["true"], "array": {"first": 5, "last": 7}}
+    jobs = [array, {"command": ["true"], "hold": True}]
+    terms = {"id": "again", "start": True, "jobs": jobs, "deadline": "2099-01-01T00:00:00Z"}
+    held = good(people("ann", "POST", "/workloads", terms))["submitted"][1]
+    first = good(people("ann", "GET", "/workloads/again/results"))
+    assert (first["results"], first["done"]) == ([], False)
+    with hub.worker("w2", slots=make_slots(batch=4)) as worker:
+        worker.register()
+        worker.ready(3)
+        for number, task in enumerate([worker.assigned() for _ in range(3)]):
+            worker.accept(task)
+            worker.result(task, "failed" if number < 2 else "succeeded", int(number < 2))
+        after, told = first["next"], list[str]()
+        while len(told) < 3:
+            page = good(people("ann", "GET", f"/workloads/again/results?after={after}&wait_s=20&limit=2"))
+            told += [f"{one['task']} {one['state']}" for one in page["results"]]
+            after = page["next"]
+        assert sorted(told) == ["again-a/0 failed", "again-a/1 failed", "again-a/2 succeeded"]
+        assert len(set(told)) == 3
+        health = good(people("ann", "GET", "/workloads/again"))["health"]
+        assert health["verdict"] == "failing"
+        assert "2 of 3 tasks" in health["reasons"][0]
+        why = good(people("ann", "GET", "/workloads/again/why"))
+        assert (why["waiting"], why["groups"][0]["first"]) == (1, held)
+        again = good(people("ann", "POST", "/workloads/again/retry"))
+        assert again["tasks"] == 2
+        assert good(people("ann", "POST", "/workloads/again/retry"))["tasks"] == 0
+        spec = good(people("ann", "GET", f"/jobs/{again['jobs'][0]}"))["spec"]
+        assert spec["array"] in ({"indices": "5-6"}, {"first": 5, "last": 6})
+        forecast = good(people("ann", "GET", "/workloads/again/forecast"))
+        assert (forecast["left"], forecast["meets_deadline"]) == (3, 1.0)
+        good(people("ann", "POST", f"/jobs/{held}/cancel"))
+        good(people("ann", "POST", "/workloads/again/seal"))
+        worker.ready(2)
+        for task in [worker.assigned() for _ in range(2)]:
+            worker.accept(task)
+            worker.result(task)
+        over = good(people("ann", "GET", "/workloads/again?wait_s=20"))
+    assert (over["state"], over["failed_share"]) == ("succeeded", 0)
+    rest = good(people("ann", "GET", f"/workloads/again/results?after={after}"))
+    assert len(rest["results"]) == 2, "what was cancelled before it began has no result"
+    assert good(people("ann", "GET", f"/workloads/again/results?after={rest['next']}"))["done"]
+    everything = good(people("ann", "GET", "/workloads/again/results?limit=1000"))["results"]
+    assert len(everything) == 5
+    seen: list[str] = []
+    cursor = ""
+    while cursor is not None:
+        page = good(
+            people("ann", "GET", f"/workloads/again/tasks?limit=2{f'&cursor={cursor}' if cursor else ''}")
+        )
+        seen += [task["id"] for task in page["tasks"]]
+        cursor = page["next_cursor"]
+    assert len(seen) == len(set(seen)) == 6
+    for path in ("results", "why", "forecast", "health", "tasks", "distribution"):
+        assert people("eve", "GET", f"/workloads/again/{path}")[0] == 404
+    assert people("eve", "POST", "/workloads/again/retry")[0] == 404
+    assert good(people("ann", "GET", "/workloads/again/distribution"))["parts"] is not None

@@ -33,6 +33,11 @@ _POLL_S = 30.0
         "scale": (f"{_HERE}:scale", "Change how many of its tasks run at once."),
         "spread": (f"{_HERE}:spread", "Change how its tasks lie on the cluster."),
         "set": (f"{_HERE}:set_workload", "Change its purse, deadline, priority and more."),
+        "why": (f"{_HERE}:why", "Say what keeps the rest of it waiting."),
+        "forecast": (f"{_HERE}:forecast", "Say when it ends, and whether it meets its deadline."),
+        "results": (f"{_HERE}:results", "Print what ended, each task once."),
+        "where": (f"{_HERE}:where", "Show where its tasks run, against where they should."),
+        "retry": (f"{_HERE}:retry", "Submit again what failed of it."),
         "attach": (f"{_HERE}:attach", "Put jobs that are there into it, or take them out."),
         "seal": (f"{_HERE}:seal", "Take no more jobs: it ends when its last one has."),
         "wait": (f"{_HERE}:wait", "Wait for its end, exit 0 where it succeeded."),
@@ -399,3 +404,117 @@ def rm(session: Session, name: str) -> None:
         session.print_json(done)
     else:
         print(f"{name}: removed")
+
+
+@click.command("why", cls=HubCommand)
+@click.argument("name", metavar="WORKLOAD")
+@pass_session
+def why(session: Session, name: str) -> None:
+    """Say what keeps the rest of a workload waiting, the largest part first. `dray why JOB` says it of one job."""
+    found = session.hub.get(path_of(name, "/why"))
+    if session.json:
+        session.print_json(found)
+        return
+    health = session.hub.get(path_of(name, "/health"))
+    print(f"{name}: {health['verdict']}, {found['summary']}")
+    groups = [f"{one['tasks']:,} tasks, as {one['first']}: {one['reason']}" for one in found["groups"]]
+    for line in (*health["reasons"], *groups):
+        print(f"  - {line}")
+
+
+@click.command("forecast", cls=HubCommand)
+@click.argument("name", metavar="WORKLOAD")
+@pass_session
+def forecast(session: Session, name: str) -> None:
+    """Say when a workload ends if as much of it goes side by side as now, and whether it meets its deadline."""
+    found = session.hub.get(path_of(name, "/forecast"))
+    if session.json:
+        session.print_json(found)
+        return
+    from dray.cli.base.render import local_time, short_span
+
+    if not found["left"]:
+        print(f"{name}: nothing is left to be done")
+        return
+    if found["p50_s"] is None:
+        print(f"{name}: {found['left']:,} tasks are left, and nothing tells how long they take")
+        return
+    print(
+        f"{name}: {found['left']:,} tasks are left, {found['side_by_side']} at once: ends in "
+        f"~{short_span(found['p50_s'])} (p90 {short_span(found['p90_s'])}), about {local_time(found['ends_p50'])}"
+    )
+    if found["meets_deadline"] is not None:
+        print(
+            f"{found['meets_deadline']:.0%} of the forecasts meet the deadline, {local_time(found['deadline'])}"
+        )
+
+
+@click.command("results", cls=HubCommand)
+@click.argument("name", metavar="WORKLOAD")
+@click.option(
+    "--after", metavar="ID", help="Only what ended behind this one: the last line of stderr says it."
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on until it has ended.")
+@pass_session
+def results(session: Session, name: str, after: str | None, follow: bool) -> int:
+    """Print what ended of a workload, each task once, in the order in which that was recorded."""
+    position = after or ""
+    found: dict[str, Any] = {"results": [], "done": False}
+    try:
+        while True:
+            wait_s = _POLL_S if follow else 0.0
+            query = {"after": position, "wait_s": wait_s or None}
+            found = session.hub.get(
+                path_of(name, "/results"), {k: v for k, v in query.items() if v}, extra_s=wait_s
+            )
+            position = found["next"]
+            for one in found["results"]:
+                _print_result(session, one)
+            if (found["done"] and not found["results"]) or not (follow or found["results"]):
+                break
+    except KeyboardInterrupt:
+        say(f"go on with --after {position}")
+        return INTERRUPTED
+    if not session.json:
+        say(f"go on with --after {position}")
+    return 0
+
+
+def _print_result(session: Session, one: Mapping[str, Any]) -> None:
+    if session.json:
+        session.print_json(one)
+    elif one["task"]:
+        code = "" if one["exit_code"] is None else f" (exit {one['exit_code']})"
+        print(f"{one['task']} {one['state']}{code}", flush=True)
+    else:
+        counts = ", ".join(f"{count} {word}" for word, count in one["calls"].items())
+        print(f"{one['job']} {counts}", flush=True)
+
+
+@click.command("where", cls=HubCommand)
+@click.argument("name", metavar="WORKLOAD")
+@click.option("--by", metavar="LABEL", help="By the values of this worker label.")
+@pass_session
+def where(session: Session, name: str, by: str | None) -> None:
+    """Show where the tasks of a workload run, against where they should."""
+    found = session.hub.get(path_of(name, "/distribution"), {"by": by} if by else {})
+    if session.json:
+        session.print_json(found)
+        return
+    from dray.cli.workloads.views import draw_parts
+
+    print(draw_parts(found))
+
+
+@click.command("retry", cls=HubCommand)
+@click.argument("name", metavar="WORKLOAD")
+@pass_session
+def retry(session: Session, name: str) -> None:
+    """Submit again what failed of a workload, each task once, also where it is sealed or has ended."""
+    done = session.hub.call("POST", path_of(name, "/retry"))
+    if session.json:
+        session.print_json(done)
+        return
+    print(f"{name}: {done['tasks']:,} tasks run again, as {len(done['jobs'])} jobs")
+    for job, reason in done["left_out"].items():
+        say(f"{job}: {reason}")

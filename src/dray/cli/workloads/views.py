@@ -137,3 +137,20 @@ def _tell_health(health: Mapping[str, Any] | None) -> str:
         return ""
     reasons = "; ".join(health["reasons"])
     return f"{health['verdict']}{f': {clean(reasons)}' if reasons else ''}"
+
+
+_PARTS = (
+    Column("PLACE"),
+    Column("RUNNING", right=True),
+    Column("SHARE", right=True),
+    Column("WANTED", right=True),
+)
+
+
+def draw_parts(found: Mapping[str, Any]) -> str:
+    """Where its tasks run."""
+    rows = [
+        [clean(one["value"]) or "-", f"{one['running']:,}", f"{one['share']:.0%}", f"{one['wanted']:.0%}"]
+        for one in found["parts"]
+    ]
+    return draw_table(_PARTS, rows, terminal_width(), has_colour())

@@ -38,6 +38,10 @@ class JobDocuments:
         job = owned(caller, self._rows.job(job_id), job_id)
         return self.whole(state, job)
 
+    def find(self, job_id: str) -> Job | None:
+        """A job, from memory or its row."""
+        return self._rows.job(job_id)
+
     def state_of(self, job_id: str) -> str:
         job = self._rows.job(job_id)
         return job.state.value if job is not None else "forgotten"

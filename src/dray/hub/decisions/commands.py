@@ -210,9 +210,10 @@ def submit(
     finish: Finish,
     repeats: Repeats | None = None,
     holds: Holds = MappingProxyType({}),
+    retry: bool = False,
 ) -> Callable[[State, Clock], Decision]:
     """Make the decision of one submit: new jobs, the same ones again, or a conflict. `holds`: what snapshots of theirs
-    are the first to need.
+    are the first to need. `retry`: they are what failed of a workload, which takes that back though it is sealed.
     """
     asked, again = specs, repeats or Repeats()
 
@@ -226,7 +227,7 @@ def submit(
         specs = [spec for spec in asked if spec.id not in again.kept] if again.kept else asked
         check_queues(state.policy, specs)
         check_templates(state.policy, specs)
-        check_workloads(state, caller, specs)
+        check_workloads(state, caller, specs, retry)
         check_notifications(state.policy.notifications, specs)
         check_bounds(state, specs)
         check_space(sources.low_space, "new jobs")

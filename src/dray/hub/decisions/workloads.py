@@ -76,7 +76,7 @@ def sealed_why(state: State, name: str) -> str:
     return f"workload {name} {f'is {word}' if word.ended else 'was sealed'}"
 
 
-def check_workloads(state: State, caller: Caller, specs: Sequence[JobSpec]) -> None:
+def check_workloads(state: State, caller: Caller, specs: Sequence[JobSpec], retry: bool = False) -> None:
     """Refuse jobs for workloads that are not there, not the caller's, or take no more."""
     for place, spec in enumerate(specs):
         name = spec.workload
@@ -86,7 +86,7 @@ def check_workloads(state: State, caller: Caller, specs: Sequence[JobSpec]) -> N
             what = f"there is no workload {name!r}, or it is not yours: dray workload create {name}"
             where = f"[{place}].workload" if len(specs) > 1 else "workload"
             raise InvalidSpec(f"{where}: {what}", [Problem(where, what)])
-        if why := sealed_why(state, name):
+        if not retry and (why := sealed_why(state, name)):
             raise Closed(f"{why} and takes no more jobs: make another workload for them")
 
 

@@ -102,6 +102,35 @@ class Feed:
         found = await asyncio.to_thread(self._store.tail, position[0] - 1, 1)
         return bool(found) and found[0].seq <= max(position[0], 1)
 
+    @property
+    def bell(self) -> asyncio.Event:
+        """Rings when there is more than now."""
+        return self._bell
+
+    async def wait(self, bell: asyncio.Event, most_s: float) -> bool:
+        """Wait for a bell; False where the time is over, or nothing more comes."""
+        try:
+            await asyncio.wait_for(bell.wait(), most_s)
+        except TimeoutError:
+            return False
+        return not self.closed
+
+    async def since(self, after: str) -> list[FeedEvent]:
+        """Some of what comes after a number; nothing where that was the last."""
+        return [event for _, event in await self._since(parse_position(after))]
+
+    async def find(self, at_ms: int) -> str:
+        """The number before which nothing happened since a moment, as far as the log goes."""
+        low, high = 0, self._last[0]
+        while low < high:
+            middle = (low + high) // 2
+            entries = await asyncio.to_thread(self._store.tail, middle, 1)
+            if not entries or entries[0].at_ms >= at_ms:
+                high = middle
+            else:
+                low = max(entries[0].seq, middle + 1)
+        return f"{max(0, low - 1)}.{(1 << 29) - 1}"
+
     async def _since(self, position: Position) -> list[tuple[Position, FeedEvent]]:
         if position >= self._last:
             return []

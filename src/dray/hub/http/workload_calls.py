@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from dray.core.model.records.records import JobState
 from dray.core.model.records.workload import WorkloadState
 from dray.core.model.specs.spec import JobSpec
 from dray.errors import InvalidInput
@@ -13,7 +14,7 @@ from dray.hub.answers.service import Submitted
 from dray.hub.http.bodies import ONCE, name_kind, read_key, read_struct
 from dray.hub.http.replies import Answer
 from dray.hub.http.routes import API, Param, Request, Route
-from dray.hub.http.view_calls import CURSOR, LABEL, LIMIT, read_label
+from dray.hub.http.view_calls import CURSOR, EVENT_ID, LABEL, LIMIT, read_label
 from dray.hub.operations import workloads as asks
 from dray.hub.operations.table import OPERATIONS
 from dray.hub.workloads.answers import Wanted
@@ -81,6 +82,12 @@ def _read_attach(request: Request) -> asks.AttachJobs:
     return asks.AttachJobs(request.path["id"], asked.attach, asked.detach)
 
 
+def _read_tasks(request: Request) -> asks.ListWorkloadTasks:
+    asked = request.query
+    states = tuple(dict.fromkeys(asked["state"]))
+    return asks.ListWorkloadTasks(request.path["id"], states, asked["cursor"], asked["limit"])
+
+
 def _write_created(document: dict[str, Any]) -> Answer:
     return Answer(document, 201 if document["created"] else 200)
 
@@ -99,6 +106,16 @@ _FILTERS = (
 )
 _DRY_RUN = Param("dry_run", "only check it; nothing is made", kind="flag", default=False)
 _WAIT = Param("wait_s", "wait this long for its end", kind="number", default=0, low=0, high=MAX_WAIT_S)
+_TASK_STATE = Param("state", "only tasks in these states; may repeat or hold commas", many=True,
+                    choices=tuple(state.value for state in JobState))  # fmt: skip
+_TASK_CURSOR = Param(
+    "cursor", "`next_cursor` of the page before", pattern=r"[0-9]{1,18}\.[0-9]{0,18}", default=""
+)
+_AFTER = Param("after", "`next` of the answer before", pattern=EVENT_ID, default="")
+_RESULTS_WAIT = Param(
+    "wait_s", "with none, wait this long for one", kind="number", default=0, low=0, high=MAX_WAIT_S
+)
+_BY = Param("by", "the worker label; that of the workload by default", default="")
 _SEAL = Param("seal", "they are the last ones", kind="flag", default=False)
 
 
@@ -125,5 +142,13 @@ WORKLOAD_ROUTES = (
     _api("POST", "/workloads/{id}/archive", "archive_workload"),
     _api("POST", "/workloads/{id}/jobs", "add_jobs", body=_BATCH, params=(_SEAL,), read=_read_add, write=_write_added,
         statuses=(200, 201), headers=ONCE, list_body=True),
+    _api("POST", "/workloads/{id}/retry", "retry_workload"),
+    _api("GET", "/workloads/{id}/tasks", "list_workload_tasks", params=(_TASK_STATE, LIMIT, _TASK_CURSOR),
+         read=_read_tasks),
+    _api("GET", "/workloads/{id}/results", "list_results", params=(_AFTER, LIMIT, _RESULTS_WAIT), waits="wait_s"),
+    _api("GET", "/workloads/{id}/why", "explain_workload"),
+    _api("GET", "/workloads/{id}/forecast", "forecast_workload"),
+    _api("GET", "/workloads/{id}/health", "show_workload_health"),
+    _api("GET", "/workloads/{id}/distribution", "show_distribution", params=(_BY,)),
     _api("POST", "/workloads/{id}/attach", "attach_jobs", body=shapes.AttachRequest, read=_read_attach),
 )  # fmt: skip

@@ -27,6 +27,7 @@ from dray.hub.views.views import Views
 from dray.hub.workers.leases import Leases
 from dray.hub.workers.owners import Owners
 from dray.hub.workloads.answers import Wanted as WantedWorkloads
+from dray.hub.workloads.reports import WorkloadReports
 
 # A token with `submit` may also read: whoever starts a job must be able to see how it ends, and both see only what is
 # their own.
@@ -76,6 +77,8 @@ class Services(Protocol):
 
 class Workloads(Protocol):
     """What is answered about workloads."""
+
+    reports: WorkloadReports
 
     async def create(
         self, caller: Caller, raw: Mapping[str, Any], key: str = "", dry_run: bool = False

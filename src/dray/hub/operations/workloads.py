@@ -90,6 +90,31 @@ class AttachJobs(NamedTuple):
     detach: Sequence[str] = ()
 
 
+class ListWorkloadTasks(NamedTuple):
+    """Its tasks in these states, or in any."""
+
+    id: str
+    states: tuple[str, ...] = ()
+    cursor: str = ""
+    limit: int = 100
+
+
+class ListResults(NamedTuple):
+    """What has ended behind an event; with none that comes within `wait_s`."""
+
+    id: str
+    after: str = ""
+    limit: int = 1000
+    wait_s: float = 0
+
+
+class ShowDistribution(NamedTuple):
+    """Where its tasks lie, by the label that it names or another one."""
+
+    id: str
+    by: str = ""
+
+
 def _of(desk: Desk) -> Workloads:
     assert desk.workloads is not None  # every front that names these operations has them
     return desk.workloads
@@ -145,4 +170,22 @@ WORKLOADS = (
               repeat="key", errors=(Conflict, NoSpace)),
     Operation("attach_jobs", "Put jobs that are there already into a workload, or take them out", SUBMIT, AttachJobs,
               shapes.AttachAnswer, lambda desk, caller, ask: _of(desk).attach(caller, *ask), weight=5, repeat="same"),
+    Operation("retry_workload", "Submit again what failed of a workload, each task once", SUBMIT, Named,
+              shapes.RetriedWorkload, lambda desk, caller, ask: _of(desk).reports.retry(caller, ask.id), weight=5,
+              repeat="same", errors=(Conflict, NoSpace)),
+    Operation("list_workload_tasks", "List the tasks of a workload over all of its jobs", READ, ListWorkloadTasks,
+              shapes.WorkloadTasks, lambda desk, caller, ask: _of(desk).reports.tasks(caller, *ask), weight=2,
+              paged=True),
+    Operation("list_results", "Tell what ended of a workload, each task once; a reader goes on where it was", READ,
+              ListResults, shapes.WorkloadResults, lambda desk, caller, ask: _of(desk).reports.results(caller, *ask),
+              weight=2),
+    Operation("explain_workload", "Tell what keeps the rest of a workload waiting, the largest part first", READ,
+              Named, shapes.WorkloadWhy, lambda desk, caller, ask: _of(desk).reports.why(caller, ask.id), weight=5),
+    Operation("forecast_workload", "Tell when a workload ends, and whether it meets its deadline", READ, Named,
+              shapes.WorkloadForecast, lambda desk, caller, ask: _of(desk).reports.forecast(caller, ask.id), weight=2),
+    Operation("show_workload_health", "One verdict on a workload, and its reasons", READ, Named,
+              shapes.HealthDocument, lambda desk, caller, ask: _of(desk).reports.health(caller, ask.id), weight=2),
+    Operation("show_distribution", "Tell where the tasks of a workload run, against where they should", READ,
+              ShowDistribution, shapes.WorkloadDistribution,
+              lambda desk, caller, ask: _of(desk).reports.distribution(caller, *ask), weight=2),
 )  # fmt: skip

@@ -26,6 +26,7 @@ from dray.hub.decisions.workloads import Finish, Update, find_tally
 from dray.hub.documents.workloads import workload_document
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.turns import Decision
+from dray.hub.workloads.reports import WorkloadReports
 
 # So many workloads are looked at between two stops, and so many of their jobs changed in one turn.
 STEP = 512
@@ -46,8 +47,8 @@ class Wanted(NamedTuple):
 class WorkloadAnswers:
     """One hub's answers about its workloads."""
 
-    def __init__(self, answers: Answers, engine: Engine) -> None:
-        self._answers, self._engine = answers, engine
+    def __init__(self, answers: Answers, engine: Engine, reports: WorkloadReports) -> None:
+        self._answers, self._engine, self.reports = answers, engine, reports
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
 
     def hear(self, note: Note) -> None:
@@ -199,7 +200,8 @@ class WorkloadAnswers:
         """One workload, once it has ended or the time is over."""
         if wait_s > 0:
             await self._wait(caller, name, wait_s)
-        return await self._engine.ask(lambda state: self._document(state, caller, name))
+        document = await self._engine.ask(lambda state: self._document(state, caller, name))
+        return document | {"health": await self.reports.health(caller, name)}
 
     async def list(self, caller: Caller, wanted: Wanted) -> Document:
         """Those that the caller may see; archived ones where somebody asks for them."""

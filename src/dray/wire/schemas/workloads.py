@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from dray.core.model.bounds import IdText, Line, Word
 from dray.core.model.specs.spec import JobSpec
-from dray.wire.schemas.jobs import JobDocument, TaskCounts, Time
+from dray.wire.schemas.jobs import JobDocument, TaskCounts, TaskDocument, Time
 
 WorkloadStateName = Literal[
     "draft", "running", "paused", "completing", "succeeded", "failed", "cancelled", "archived"
@@ -211,3 +211,97 @@ class RemovedWorkload(msgspec.Struct):
 
     id: str
     removed: bool
+
+
+class RetriedWorkload(msgspec.Struct):
+    """How many tasks run again, as which jobs, and what was left out why."""
+
+    id: str
+    tasks: int
+    jobs: list[str] = []
+    left_out: dict[str, str] = {}
+
+
+class WorkloadTask(TaskDocument, kw_only=True):
+    """A task, and the job that it is of."""
+
+    job: str
+
+
+class WorkloadTasks(msgspec.Struct):
+    """Tasks, those of the newest job first."""
+
+    tasks: list[WorkloadTask]
+    next_cursor: str | None = None
+
+
+class WorkloadResult(msgspec.Struct):
+    """How one task ended; or how many calls of a job did, by how they ended."""
+
+    job: str
+    at: Time
+    task: str = ""
+    state: str = ""
+    exit_code: int | None = None
+    exit_class: str = ""
+    error: str = ""
+    calls: dict[str, int] = {}
+
+
+class WorkloadResults(msgspec.Struct):
+    """What ended, in the order in which it was recorded. `next`: go on behind this one; `done`: no more will come."""
+
+    results: list[WorkloadResult]
+    next: str
+    done: bool
+
+
+class WaitingPart(msgspec.Struct):
+    """Tasks that wait for the same reason."""
+
+    tasks: int
+    jobs: int
+    first: Annotated[str, Meta(description="one of the jobs")]
+    reason: str
+
+
+class WorkloadWhy(msgspec.Struct):
+    """What keeps the rest of a workload waiting."""
+
+    id: str
+    waiting: int
+    summary: str
+    groups: list[WaitingPart] = []
+
+
+class WorkloadForecast(msgspec.Struct, kw_only=True):
+    """When it ends if as many of its tasks go side by side as now, or as its width lets."""
+
+    id: str
+    left: Annotated[int, Meta(description="tasks that have not ended")]
+    side_by_side: int
+    p50_s: float | None
+    p90_s: float | None
+    ends_p50: Time | None
+    ends_p90: Time | None
+    deadline: str | None
+    meets_deadline: Annotated[float | None, Meta(description="share of the forecasts in time")]
+
+
+class DistributionPart(msgspec.Struct):
+    """One place: how many run there, which share that is and which it should be."""
+
+    value: str
+    running: int
+    share: float
+    wanted: float
+
+
+class WorkloadDistribution(msgspec.Struct):
+    """Where its tasks run; `off_by`: by how many tasks the worst place is off."""
+
+    id: str
+    mode: str
+    by: str
+    parts: list[DistributionPart]
+    off_by: float

@@ -40,6 +40,8 @@ def join(state: State, job: Job) -> None:
     if tally is None or job.id in tally.jobs:
         return
     tally.jobs[job.id] = _NOTHING
+    # What failed of it runs again, and it has not ended after all.
+    tally.record.ended_at_ms = 0
     recount(state, job)
     for uid in state.live_of.get(job.id, ()):
         if not (attempt := state.attempts[uid]).behind:

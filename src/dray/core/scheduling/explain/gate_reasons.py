@@ -140,8 +140,9 @@ def _word_skew(state: State, job: Job, gate: Gate) -> Blocker:
     lies = gate.rule.record.terms.distribution
     where = f"value of {lies.by}" if lies.by else "worker"
     text = (
-        f"{whose(gate)} is to lie in the mode {lies.mode}, off by at most {lies.max_skew}: there is room only where one "
-        f"more would be too many for its {where}: dray workload spread {gate.rule.record.id} {lies.mode} --max-skew N"
+        f"{whose(gate)} is to lie in the mode {lies.mode}, off by at most {lies.max_skew}: there is room only where "
+        f"one more would be too many for its {where}: dray workload spread {gate.rule.record.id} "
+        f"{lies.mode} --max-skew N"
     )
     return Blocker("distribution", f"{lies.mode} within {lies.max_skew}", "too many there", message=text)
 

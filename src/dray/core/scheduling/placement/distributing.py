@@ -35,9 +35,10 @@ def lies_somehow(state: State, job: Job) -> Tally | None:
 class Lies:
     """The tasks of one workload by place, as they are and as the pass adds to them."""
 
-    def __init__(self, state: State, tally: Tally) -> None:
+    def __init__(self, state: State, tally: Tally, by: str = "") -> None:
         self._columns = columns = state.columns
         self.terms = tally.record.terms.distribution
+        self.by = by or self.terms.by
         self.counts: dict[str, int] = {}
         self.units: dict[str, int] = {}
         held = [uid for job_id in tally.jobs for uid in state.live_of.get(job_id, ())]
@@ -54,9 +55,9 @@ class Lies:
     def place(self, row: int) -> str:
         """The place of a worker: the value of the label, or itself."""
         columns = self._columns
-        if self.terms.by:
+        if self.by:
             labels = columns.offers[columns.get("offer", row)].labels
-            return next((value for name, value in labels if name == self.terms.by), "")
+            return next((value for name, value in labels if name == self.by), "")
         return columns.worker_of[row]
 
     def add(self, row: int) -> None:
