@@ -89,7 +89,6 @@ from dray.hub.workers.questions import Questions
 from dray.hub.workers.session import Limits
 from dray.hub.workers.sessions import Sessions
 from dray.hub.workloads.answers import WorkloadAnswers
-from dray.hub.workloads.reports import WorkloadReports
 from dray.presence import ensure_id
 from dray.wire.messages.client import CLIENT_PATH
 
@@ -213,8 +212,7 @@ def wire_hub(
     values = Values(blobs, calls, access, Batches(answers, engine, rows), snapshots)
     asked = (values, notifier, ServiceAnswers(answers, engine, passes, domain))
     views, roles = make_views(writer, engine, clock, answers, config), HubRoles(ground.role, store, engine)
-    workloads = WorkloadAnswers(answers, engine, WorkloadReports(answers, engine, feed))
-    leases = Leases(the_engine, sessions, tokens)
+    workloads, leases = WorkloadAnswers(answers, engine, feed), Leases(the_engine, sessions, tokens)
     desk = Desk(answers, tokens, owners, *asked, roles, views, SignIn(tokens), workloads, leases)
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))

@@ -23,6 +23,7 @@ from dray.hub.answers.slices import work_off
 from dray.hub.decisions import workloads as decisions
 from dray.hub.decisions.edits import revise
 from dray.hub.decisions.workloads import Finish, Update, find_tally
+from dray.hub.documents.public_feed import Feed
 from dray.hub.documents.workloads import workload_document
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.turns import Decision
@@ -47,8 +48,9 @@ class Wanted(NamedTuple):
 class WorkloadAnswers:
     """One hub's answers about its workloads."""
 
-    def __init__(self, answers: Answers, engine: Engine, reports: WorkloadReports) -> None:
-        self._answers, self._engine, self.reports = answers, engine, reports
+    def __init__(self, answers: Answers, engine: Engine, feed: Feed) -> None:
+        self._answers, self._engine = answers, engine
+        self.reports = WorkloadReports(answers, engine, feed)
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
 
     def hear(self, note: Note) -> None:

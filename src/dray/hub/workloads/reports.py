@@ -18,8 +18,8 @@ from dray.core.model.records.records import Job
 from dray.core.model.records.workload import WorkloadState
 from dray.core.model.specs.again import again_spec
 from dray.core.scheduling.explain.explain import View, explain, headline
-from dray.core.scheduling.explain.workloads import foretell, judge
-from dray.core.scheduling.placement.distributing import Lies
+from dray.core.scheduling.passes.workload_forecasts import foretell, judge
+from dray.core.scheduling.placement.spreading import Lies
 from dray.errors import Conflict
 from dray.hub.access.caller import Caller
 from dray.hub.answers.answers import Answers

@@ -16,8 +16,8 @@ from dray.core.scheduling.claims.moving_room import claim_moves
 from dray.core.scheduling.claims.reservations import Watch, Window, placed_until_ms
 from dray.core.scheduling.claims.victims import Search
 from dray.core.scheduling.placement.candidates import Spot
-from dray.core.scheduling.placement.distributing import Distributed, lies_somehow
-from dray.core.scheduling.placement.placer import Hints, Placer, make_placer
+from dray.core.scheduling.placement.placer import Distributed, Hints, Placer, make_placer
+from dray.core.scheduling.placement.spreading import lies_somehow
 from dray.core.scheduling.turns.gates import Gates
 
 

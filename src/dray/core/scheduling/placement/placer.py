@@ -17,6 +17,7 @@ import numpy as np
 from dray.core.lifecycle.providers.prices import is_priced
 from dray.core.lifecycle.state.columns import Numbers
 from dray.core.lifecycle.state.experience import token_of
+from dray.core.lifecycle.state.parties import Tally
 from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.policy import Weights
 from dray.core.model.records.records import Job
@@ -45,12 +46,14 @@ from dray.core.scheduling.placement.scorers import (
     to_integers,
     weigh,
 )
-from dray.core.scheduling.placement.spreading import Spreading
+from dray.core.scheduling.placement.spreading import Lies, Spreading
 
 Hints = Mapping[int, Sequence[int]]
 MOST_WALKS = 256
 FEW_WALKS = 4
 MOST_WEIGHT = 1000.0
+# Where tasks of a workload lie goes before all that the site weighs.
+FIRST = 500.0
 
 
 class Placer:
@@ -356,6 +359,46 @@ class Greedy(Placer):
             label = self.state.policy.placement.spread_label
             found = self._spreadings[job.id] = Spreading(self.state, job.id, label)
         return found
+
+
+class Distributed(Greedy):
+    """The default strategy for one workload, with one more word that goes before all others: where its tasks lie.
+
+    Where that must be so, a place with too many of them is no place for another one. That says nothing of the room
+    there: whoever is refused is not taken for one who found none.
+    """
+
+    def __init__(self, state: State, rooms: Rooms, tally: Tally) -> None:
+        super().__init__(state, rooms)
+        self.sticky, self.personal = False, True
+        self._workload = tally.record.id
+        self.lies = Lies(state, tally)
+        # Somewhere there was room, and one more would have been too many.
+        self.held_apart = False
+
+    def score(self, sight: Sight, wish: Wish) -> Numbers:
+        words = to_integers(self.lies.score(sight) * FIRST, self._unit)
+        return super().score(sight, wish) + words
+
+    def stamp(self, flavour: str) -> Stamp | None:
+        return None
+
+    def flavour(self, job: Job | None) -> str:
+        return self._workload
+
+    def fit(self, row: int, ask: Ask, owner: str) -> Devices | None:
+        devices = super().fit(row, ask, owner)
+        if devices is not None and self.lies.forbids(row):
+            self.held_apart = True
+            return None
+        return devices
+
+    def claim(self, spot: Spot, ask: Ask, owner: str, times: int = 1) -> None:
+        self.rooms.claim(spot.row, ask, spot.devices, times)
+        for _ in range(times):
+            self.lies.add(spot.row)
+        if (job := self.state.jobs.get(owner)) is not None:
+            self.walk(job.shape, owner).rebuild()
 
 
 def _shunned(state: State) -> Mask:
