@@ -16,6 +16,11 @@ from dray.client.faces.private_hub import PrivateHub
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN = {
     "parameter_sweep": ["9 settings in job", "best: rate 0.001, width 64, loss 0.000"],
+    "campaign": [
+        "best loss: 0.0",
+        "while it is paused: workload campaign-example is paused",
+        "succeeded: 5 tasks, ok",
+    ],
     "resource_serialisation": ["4 calls of 2 CPUs each, at most 2 at once"],
     "scheduling_timeout": [
         "waits: cannot ever start",
