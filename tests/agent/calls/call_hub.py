@@ -194,7 +194,9 @@ class CallHub:
             if not name.isdigit():
                 continue
             with contextlib.suppress(OSError):
-                line = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                line = (
+                    Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
                 # Only root may look into a runner; but its arguments name its folder.
                 ours = place in line or mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
                 if line and ours:
