@@ -135,7 +135,7 @@ class History:
             self._plan_some(skipped, 6, "hubs", 1.0, list(HUB_TROUBLES), 3)
             if self.hub.has_gateways:
                 self._plan_some(skipped, 7, "gateways", 1.0, list(GATEWAY_TROUBLES), 4)
-                # By this number none of those worlds is drawn that are kept because they showed a bug.
+                # Drawn apart: worlds without them stay as they were.
                 self._plan_some(skipped, 8, "moves 54", MOVED_SHARE, list(MOVES), 4)
 
     def _plan_steering(self, skipped: frozenset[int]) -> None:

@@ -20,7 +20,7 @@ from dray.hub.gateways.far_sessions import FarSession
 from dray.hub.gateways.frames import Beat, read_up
 from dray.hub.gateways.hub_tokens import GATEWAY
 from dray.hub.gateways.leading import Gateways, Link
-from dray.hub.store.base import Followed, Position
+from dray.hub.store.base import Followed, Position, Turn
 from dray.hub.workers import inbound
 from dray.hub.workers.session import Session
 from dray.sim.faults.gateways.node import Event, GatewayNode
@@ -119,6 +119,10 @@ class LeaderEnd:
     def inside(self, work: Callable[[], None]) -> None:
         """Do something on the loop of the process."""
         self._node.loop.inside(work)
+
+    def tell_turn(self, turn: Turn) -> None:
+        """Tell those who follow."""
+        self.inside(lambda: self.links.tell_turn(turn))
 
     def close(self, why: str) -> None:
         """This hub leads no more."""

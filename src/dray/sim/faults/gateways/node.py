@@ -12,9 +12,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from dray.hub.engine.follower import Follower
 from dray.hub.gateways.gateway import Gateway
 from dray.hub.gateways.leading import Gateways
 from dray.hub.gateways.links import OPEN_S, Leader, Links, Socket
+from dray.hub.leadership import Following
+from dray.hub.store.base import Position
 from dray.hub.workers.session import Limits
 from dray.sim.faults.gateways.loop import ProcessLoop
 from dray.sim.faults.gateways.wire import Wire
@@ -89,6 +92,7 @@ class GatewayNode:
         self.links = SimLinks(self)
         self.sockets: dict[str, WorkerSocket] = {}
         self.hub = 0
+        self._following: Following | None = None
         # Since when its link is as it is.
         self.linked_ms = self.process.world.now_ms
         self.gateway.tell_link = self._relinked
@@ -103,6 +107,8 @@ class GatewayNode:
 
     def follow(self, url: str, holder: str) -> None:
         """Another hub leads: as one that stands by says each time it looks."""
+        if self._following is not None:
+            self.loop.call_soon(self._following.begin)
         if not self.links.is_linked_to(holder):
             self.loop.call_soon(self.links.follow, Leader(url, holder, "", b""))
 
@@ -112,8 +118,16 @@ class GatewayNode:
         self.loop.call_soon(self.links.lead, end.links)
 
     def drop(self) -> None:
-        """This process is about to lead, or to let go."""
+        """This process is about to lead."""
         self.loop.call_soon(self.links.drop)
+        following, self._following, self.gateway.follows = self._following, None, None
+        if following is not None:
+            self.loop.begin(following.end)
+
+    def keep_warm(self, follower: Follower, seen: Callable[[Position], None]) -> None:
+        """Have the product keep a follower at it, and told of turns."""
+        store: Any = FollowedStore(seen)
+        self._following = self.gateway.follows = Following(store, follower)
 
     def connect(self, connection: Connection) -> None:
         """Take a worker's socket."""
@@ -128,6 +142,16 @@ class GatewayNode:
         for socket in list(self.sockets.values()):
             socket.connection.break_off()
         self.sockets.clear()
+
+
+class FollowedStore:
+    """Hears how far one who follows has come."""
+
+    def __init__(self, seen: Callable[[Position], None]) -> None:
+        self.note_seen = seen
+
+    def set_warm(self, warm: bool) -> None:
+        """Whoever takes over looks for itself."""
 
 
 class SimLinks(Links):

@@ -14,10 +14,11 @@ from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
 from dray.errors import EpochLost
 from dray.hub.engine.clock import find_shift, spell_base
+from dray.hub.engine.follower import Follower
 from dray.hub.engine.recovery import recover
 from dray.hub.housekeeping import note_lost_epoch
 from dray.hub.store.base import Position
-from dray.hub.store.leading import Seen, Timings, Vigil
+from dray.hub.store.leading import Seen, Timings, Vigil, further
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.sim.faults.gateways.end import LeaderEnd
 from dray.sim.faults.gateways.node import GatewayNode
@@ -26,7 +27,8 @@ from dray.sim.faults.gateways.wire import Wire
 from dray.sim.faults.leads.database import Database, Link, SharedFile, SharedStore, copy_file
 from dray.sim.faults.leads.standby import Standby, Taken
 from dray.sim.faults.nodes.hub import Backup, HubNode
-from dray.sim.faults.nodes.hub_life import HubLife, Start
+from dray.sim.faults.nodes.hub_life import HubLife
+from dray.sim.faults.nodes.site import Start
 from dray.sim.faults.world.network import Connection, Weather
 from dray.sim.faults.world.process import Process
 from dray.sim.faults.world.world import World
@@ -108,6 +110,16 @@ class HubMachine:
         """It stands by, and somebody leads."""
         if self.node is not None and seen.holder:
             self.node.follow(seen.url, seen.holder)
+
+    def keep_warm(self, follower: Follower) -> bool:
+        """As a gateway, which is told of turns."""
+        if self.node is None:
+            return False
+        self.node.keep_warm(follower, self._note_seen)
+        return True
+
+    def _note_seen(self, seen: Position) -> None:
+        self.known = further(self.known, seen)
 
     def took(self) -> None:
         """It will lead."""

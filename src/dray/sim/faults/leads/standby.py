@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from dray.core.lifecycle.state.timings import Rules
+from dray.errors import StoreAway
 from dray.hub.engine.follower import Follower
 from dray.hub.engine.recovery import Recovered, recover
-from dray.hub.store.base import Led, Lost, Position
+from dray.hub.store.base import Followed, Led, Lost, Position, Snapshot
 from dray.hub.store.leading import (
     Seen,
     Timings,
@@ -40,8 +41,32 @@ class Home(Protocol):
     def saw(self, seen: Seen) -> None:
         """The row was looked at, and this hub stands by."""
 
+    def keep_warm(self, follower: Follower) -> bool:
+        """Whether a follower is kept at it from here on, and need not be asked to look."""
+
     def took(self) -> None:
         """It has taken the lead, and is about to load."""
+
+
+class Reached:
+    """The store for one who follows: where it can be asked."""
+
+    def __init__(self, store: SharedStore, link: Link) -> None:
+        self._store, self._link = store, link
+
+    def load(self) -> Snapshot:
+        """Read all rows."""
+        self._check()
+        return self._store.load()
+
+    def follow(self, after_seq: int, limit: int = 1000) -> Followed:
+        """Read the next turns."""
+        self._check()
+        return self._store.follow(after_seq, limit)
+
+    def _check(self) -> None:
+        if not self._link.sound:
+            raise StoreAway("the database does not answer")
 
 
 class Taken(NamedTuple):
@@ -74,7 +99,8 @@ class Standby:
         self._vigil = vigil = watch_anew()
         self._patience_s = vigil.patience_s
         self._process = link.process
-        self.follower = Follower(store, rules, tell=self._tell_other)
+        self.follower = Follower(Reached(store, link), rules, tell=self._tell_other)
+        self._is_kept_warm = home.keep_warm(self.follower)
         self.told: list[str] = []
         self.over = False
         self._heard_ms, self._missed_ms = 0, link.process.world.now_ms
@@ -115,7 +141,7 @@ class Standby:
         if led is not None:
             self._take(seen, led)
             return
-        if seen.holder and self._rng.random() < LOOK_SHARE and self._link.sound:
+        if seen.holder and not self._is_kept_warm and self._rng.random() < LOOK_SHARE and self._link.sound:
             self._follow()
         self._wait()
 
@@ -187,6 +213,8 @@ class Standby:
         lost = find_lost(found, self._home.known)
         self._store.last_seq = last_given_out(found, lost)
         warm = self.follower.reached is not None
+        if self.follower.heard:
+            self._process.world.counts["turn heard from the leader"] += self.follower.heard
         recovered = self.follower.finish() if warm else recover(self._store, self._rules)
         self.over = True
         self._lead(self, Taken(lead, led, lost, recovered, self._heard_ms))

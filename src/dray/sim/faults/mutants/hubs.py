@@ -211,6 +211,20 @@ GATEWAYS = (
         ),
     ),
     _one(
+        "gap-in-told-turns-folded",
+        "One who follows folds a turn that the leader tells of without the one before it.",
+        _FOLLOWER + "Follower.hear",
+        "if entry.seq > fold.seq + 1 or entry.epoch < fold.epoch:",
+        "if False:",
+    ),
+    _one(
+        "told-turns-without-a-look",
+        "Turns that a new leader tells of are folded before the store was looked at.",
+        "dray.hub.leadership:Following._drop_told",
+        "[], 0, True",
+        "[], 0, self._looks",
+    ),
+    _one(
         "digest-unread",
         "A worker is given up while a digest with its heartbeat waits to be read.",
         "dray.hub.engine.turns:Conductor._decide",

@@ -13,7 +13,8 @@ from dray.core.lifecycle.state.timings import Rules
 from dray.hub.engine.recovery import recover
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.sim.faults.leads.database import copy_file
-from dray.sim.faults.nodes.hub_life import HubLife, Start, Witness
+from dray.sim.faults.nodes.hub_life import HubLife
+from dray.sim.faults.nodes.site import Start, Witness
 from dray.sim.faults.world.network import Connection
 from dray.sim.faults.world.process import Process
 from dray.sim.faults.world.world import World

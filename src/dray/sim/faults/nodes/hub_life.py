@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 
@@ -27,7 +27,6 @@ from dray.core.lifecycle.state.events import (
     unpack_facts,
 )
 from dray.core.lifecycle.state.state import State, Touched
-from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.timers import next_due_ms
 from dray.errors import EpochLost, StoreError
 from dray.hub.access.caller import Caller
@@ -37,20 +36,16 @@ from dray.hub.calls.reading import CallReader
 from dray.hub.decisions.commands import KeyMemory, Sources
 from dray.hub.engine.inbox import Inbox
 from dray.hub.engine.projection import build_projection
-from dray.hub.engine.recovery import Recovered
 from dray.hub.engine.turns import Answer, Commit, Conductor, Decide, Decision, Deliver, Leaving, Request, Step
 from dray.hub.housekeeping import note_lost_epoch
 from dray.hub.rows import RowKey, Rows
 from dray.hub.store.base import Projection, Retention, Turn
-from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.hub.workers import inbound
 from dray.hub.workers.outbound import Runner
-from dray.sim.faults.leads.lead import Lead
 from dray.sim.faults.nodes.desk import Desk
+from dray.sim.faults.nodes.site import LinksEnd, Site, Start
 from dray.sim.faults.nodes.sockets import SilentFeed, SimSession, SimSessions
 from dray.sim.faults.world.network import Connection, Message
-from dray.sim.faults.world.process import Process
-from dray.sim.faults.world.world import World
 from dray.wire.messages.worker import WORKER_PAYLOADS, Heartbeat, ReadyForWork, Register, WorkerMessage
 
 HOUSEKEEPING_MS = 60_000
@@ -58,65 +53,6 @@ RELOADING = 1012
 LONG_TURN_MS = 2000
 READ_AGAIN_MS = 500
 USER = Caller("sim", "sim", ("admin",))
-
-
-class Witness(Protocol):
-    """Whoever judges what a hub does."""
-
-    def sent(self, life: HubLife, session: SimSession, envelope: Message) -> None: ...
-    def logged(self, life: HubLife, facts: list[Fact]) -> None: ...
-    def committed(self, life: HubLife) -> None: ...
-    def turned(self, life: HubLife) -> None: ...
-    def alarmed(self, life: HubLife, text: str) -> None: ...
-    def took(self, number: int, machine: Any, taken: Any) -> None: ...
-    def leaves(self, life: HubLife) -> None: ...
-    def kept(self, life: HubLife, turn: Turn) -> None: ...
-
-
-class LinksEnd(Protocol):
-    """The leader's end of links to gateways."""
-
-    holder: str
-    number: int
-
-    def inside(self, work: Callable[[], None]) -> None:
-        """Do something on the loop of the process."""
-
-    def close(self, why: str) -> None: ...
-
-
-class Start(NamedTuple):
-    """What a hub begins with. `lead`: where several share a store; `ahead_ms`: how far off its wall clock is."""
-
-    store: MemoryStore
-    epoch: int
-    recovered: Recovered
-    process: Process
-    shift_ms: int
-    lead: Lead | None = None
-    ahead_ms: int = 0
-    least_seq: int = 0
-
-
-class Site(Protocol):
-    """What hubs on one machine share."""
-
-    world: World
-    rules: Rules
-    file: MemoryFile
-    slow_store: bool
-    failing_store: bool
-    low_space: bool
-    die_at_step: int
-    shift_ms: int
-    turn_work: int
-    witness: Witness
-    heeded_ms: dict[str, int]
-    registered: dict[str, int]
-
-    def ended(self, life: HubLife) -> None: ...
-    def stepped_down(self, life: HubLife) -> None: ...
-    def noted(self, life: HubLife, seq: int) -> None: ...
 
 
 class HubLife(Desk):
@@ -165,6 +101,7 @@ class HubLife(Desk):
         self.told_uids: set[str] = set()
         # The leader's end of links to gateways, where there are any; the last turn that what leaves may speak of.
         self.end: LinksEnd | None = None
+        self._unsaid: Turn | None = None
         self.told = self.conductor.seq
         self.stop_asked_ms: dict[str, int] = {}
         self.replaced_ms = -1
@@ -442,6 +379,9 @@ class HubLife(Desk):
                     self.world.counts["waited for the lease"] += 1
                     self.lead.when_trusted(lambda late=step: self._go_on(steps, late))  # type: ignore[misc]
                     return
+                if self.end is not None and self._unsaid is not None:
+                    self.end.tell_turn(self._unsaid)
+                self._unsaid = None
                 self._deliver(step.effects)
             elif isinstance(step, Answer):
                 self._answer(step)
@@ -468,6 +408,7 @@ class HubLife(Desk):
             Answer(told).give()
 
     def _commit(self, step: Commit, steps: Iterator[Step]) -> None:
+        self._unsaid = step.turn
         if self.lead is not None:
             self.lead.commit(step.turn, lambda: self._kept(step.turn), lambda: self._known(step.turn, steps))
             return
