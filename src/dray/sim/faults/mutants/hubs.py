@@ -107,13 +107,6 @@ HUBS = (
         "if False:",
     ),
     _one(
-        "epoch-raised-by-anybody",
-        "A hub raises the epoch of a store that another one has taken, and so takes it back.",
-        _DATABASE + "pass_epoch",
-        "if file.epoch not in (epoch, wanted) or file.holder != self.holder:",
-        "file.holder = self.holder\n    if False:",
-    ),
-    _one(
         "turn-in-doubt-computed-anew",
         "A turn that was not answered, and is not there, is taken once more at another time.",
         "dray.sim.faults.leads.lead:Lead._settle",
@@ -153,13 +146,6 @@ GATEWAYS = (
         "self.kept.done(1 << 60)",
     ),
     _one(
-        "done-before-it-is-committed",
-        "A leader says of what workers said that it is done with, and has yet to commit it.",
-        _LINK + "_settle",
-        "self._taken[0].is_committed and",
-        "",
-    ),
-    _one(
         "nothing-said-again",
         "Whoever is taken up from a gateway is not told again of what it may have missed.",
         _WORKERS + "_resume",
@@ -172,13 +158,6 @@ GATEWAYS = (
         _WORKERS + "_resume",
         "messages.append(_ask_to_stop(state, attempt, clock))",
         "pass",
-    ),
-    _one(
-        "resumed-whoever-registered-since",
-        "A gateway's socket is taken up though its worker has registered by another one since.",
-        _WORKERS + "_why_not_resumed",
-        "if (worker.incarnation, worker.registered_at_ms) != (one.incarnation, one.registered_at_ms):",
-        "if False:",
     ),
     _one(
         "told-twice-credit-kept",
@@ -216,33 +195,5 @@ GATEWAYS = (
         _FOLLOWER + "Follower.hear",
         "if entry.seq > fold.seq + 1 or entry.epoch < fold.epoch:",
         "if False:",
-    ),
-    _one(
-        "told-turns-without-a-look",
-        "Turns that a new leader tells of are folded before the store was looked at.",
-        "dray.hub.leadership:Following._drop_told",
-        "[], 0, True",
-        "[], 0, self._looks",
-    ),
-    _one(
-        "digest-unread",
-        "A worker is given up while a digest with its heartbeat waits to be read.",
-        "dray.hub.engine.turns:Conductor._decide",
-        "names.update(request.brings)",
-        "pass",
-    ),
-    _one(
-        "unanswered-digest-forgotten",
-        "Heartbeats of a digest that a leader has not answered are not told to the next one.",
-        _GATEWAY + "unlinked",
-        "self._heard = {**digest, **self._heard}",
-        "pass",
-    ),
-    _one(
-        "strange-sessions-acked",
-        "A heartbeat on a socket that the leader does not know is answered.",
-        _GATEWAY + "_take_beat_ack",
-        "if peer is not None and no not in strange:",
-        "if peer is not None:",
     ),
 )
