@@ -55,6 +55,8 @@ def settle(page: Page) -> None:
     expect(page.get_by_text("Asking the hub …")).to_have_count(0)
 
 
+# Some sixty pages, each looked through by axe, on a machine that does other things as well.
+@pytest.mark.timeout(300)
 def test_every_page_is_whole_for_everybody_and_in_every_form(stage: Stage, visit: Visit) -> None:
     """Under its policy of contents, without a word on the console, without a fault that axe knows; light and dark, on a
     phone, at twice the size, with forced colours and with motion reduced. And it comes back as it was.

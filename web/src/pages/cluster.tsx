@@ -1,5 +1,5 @@
 import { useComputed, useSignal } from "@preact/signals";
-import { useEffect, useMemo } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import type { Cluster as Columns, History } from "../api.d.ts";
 import { freeBy, heldShare, read, readRow, sorted, type WorkerRow } from "../cluster_rows.ts";
 import { count, many, percent, span } from "../format.ts";
@@ -19,6 +19,7 @@ const COLOURINGS: [Colouring, string][] = [
   ["free", "free by"],
 ];
 const PAGE = 50;
+const WHOLE_MS = 1000;
 
 export function Cluster() {
   const group = param("group");
@@ -34,15 +35,30 @@ export function Cluster() {
     head.value = asked.found;
     dirty.value = null;
   }, [asked.found]);
+  // All of it is asked for once in a while, however much changes: a cluster in uproar is not asked ten times a second.
+  const due = useRef(0);
+  const whole = () => {
+    if (due.current) return;
+    due.current = window.setTimeout(() => {
+      due.current = 0;
+      asked.again();
+    }, WHOLE_MS);
+  };
+  useEffect(() => () => window.clearTimeout(due.current), []);
   useEffect(
     () =>
       hear((frame) => {
-        if (!frame || group) return asked.again();
+        if (!frame) return whole();
         const next = rows.value;
         const states = asked.found?.states ?? [];
         const known = frame.rows.every((cells) => next.has(String(cells[0]))) && !frame.gone.length;
+        // By which group a new one counts is not in a frame.
+        if (group && !known) whole();
         for (const id of frame.gone) next.delete(id);
-        for (const cells of frame.rows) next.set(String(cells[0]), readRow(cells, states, ""));
+        for (const cells of frame.rows) {
+          const id = String(cells[0]);
+          next.set(id, readRow(cells, states, next.get(id)?.group ?? ""));
+        }
         head.value = frame as unknown as Columns;
         rows.value = known ? next : new Map(next);
         dirty.value = known ? frame.rows.map((cells) => String(cells[0])) : null;

@@ -85,7 +85,11 @@ function ending(job: JobDocument): string {
   const ran = job.started_at ? ` after ${lasted(job)}` : "";
   const code = job.exit_code ? ` (exit code ${job.exit_code})` : "";
   if (job.state === "succeeded") return `Succeeded${ran}.`;
-  return `${said || job.state}${code}${ran}.`;
+  const bad = (job.tasks?.failed ?? 0) + (job.tasks?.worker_failed ?? 0);
+  if (job.tasks && job.tasks.total > 1 && bad)
+    return `${count(bad)} of ${many(job.tasks.total, "task")} failed${ran}.`;
+  const words = said || job.state.replace("_", " ");
+  return `${words[0]?.toUpperCase()}${words.slice(1)}${code}${ran}.`;
 }
 
 function Buttons({ job, ended }: { job: JobDocument; ended: boolean }) {
