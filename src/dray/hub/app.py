@@ -117,7 +117,7 @@ async def start_hub(config: HubConfig, told: asyncio.Event | None = None) -> Hub
     front, links = Front(), make_links(config)
     relay = make_relay(config, front, links) if links is not None else None
     front.gateway, front.relay = links.gateway if links is not None else None, relay
-    grpc = make_grpc(config, tls)
+    grpc = make_grpc(config, tls, relay, links)
     ground = Ground(
         bound, bind_local(config.home), front, setbacks, role := Role(), certificate, grpc, links, relay
     )
@@ -129,6 +129,8 @@ async def start_hub(config: HubConfig, told: asyncio.Event | None = None) -> Hub
     if config.store:
         # Until this hub leads, which may take long, it says who does.
         await server.start()
+        if grpc is not None:
+            await grpc.start()
     return await _begin(config, ground, server, told or asyncio.Event())
 
 

@@ -28,6 +28,7 @@ from dray.hub.access.entrance import Hosts
 from dray.hub.access.passes import Passes
 from dray.hub.access.request_budgets import Budgets
 from dray.hub.access.task_tokens import TaskTokens, ensure_secret
+from dray.hub.access.tokens import SCOPES as TOKEN_SCOPES
 from dray.hub.access.tokens import Tokens, write_private
 from dray.hub.answers.answers import Answers, Parts, find_owner
 from dray.hub.answers.calls import CallAnswers
@@ -321,7 +322,9 @@ def make_server(config: HubConfig, ground: Ground, tls: TlsFiles | None) -> Http
     return HttpServer(ground.front, ground.bound, cert, key, frame_bytes, local=ground.local)
 
 
-def make_grpc(config: HubConfig, tls: TlsFiles | None) -> GrpcServer | None:
+def make_grpc(
+    config: HubConfig, tls: TlsFiles | None, relay: Relay | None, links: Links | None
+) -> GrpcServer | None:
     """The server of gRPC, where one is asked for; its libraries are an extra."""
     if config.grpc_port is None:
         return None
@@ -335,7 +338,12 @@ def make_grpc(config: HubConfig, tls: TlsFiles | None) -> GrpcServer | None:
             f"gRPC (grpc_port) needs {missing.name}, which is not installed here: pip install 'dray[grpc]'"
         ) from missing
     certificate = make_certificate(tls.cert, tls.key) if tls is not None else None
-    return GrpcServer(config.host, config.grpc_port, certificate, config.body_bytes)
+    server = GrpcServer(config.host, config.grpc_port, certificate, config.body_bytes)
+    if relay is not None and links is not None:
+        from dray.hub.grpc.tunnel import Passing
+
+        server.passing = Passing(relay, links)
+    return server
 
 
 def tend_certificate(ground: Ground, server: HttpServer) -> None:
@@ -356,8 +364,12 @@ def _make_grpc_api(ground: Ground, api: HttpApi, desk: Desk, sessions: Sessions)
         return None
     from dray.hub.grpc.serving import GrpcApi
     from dray.hub.grpc.streams import Surroundings
+    from dray.hub.grpc.tunnel import PATH as GRPC_PATH
+    from dray.hub.grpc.tunnel import Tunnel
 
-    return GrpcApi(api, Surroundings(desk, desk.tokens, sessions))
+    made = GrpcApi(api, Surroundings(desk, desk.tokens, sessions))
+    api.add_socket(SocketRoute(GRPC_PATH, TOKEN_SCOPES, Tunnel(made).handle))
+    return made
 
 
 def _make_words(secret: bytes, store: Store, engine: Engine, behind: Behind) -> TurnWords:

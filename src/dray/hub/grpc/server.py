@@ -71,6 +71,8 @@ class GrpcServer:
 
     def __init__(self, host: str, port: int, certificate: Certificate | None, message_bytes: int) -> None:
         self._answering: Answering | None = None
+        # Who answers while another hub leads.
+        self.passing: Answering | None = None
         self._why, self._started = "the hub is starting: ask again in a second", False
         self._certificate = certificate
         self._telling: set[asyncio.Future[None]] = set()
@@ -107,6 +109,7 @@ class GrpcServer:
         if not self._started:
             self._started = True
             await self._server.start()
+            self._tell_serving(self.passing is not None or self._answering is not None)
 
     def open(self, answering: Answering) -> None:
         """Somebody is there from now on."""
@@ -116,7 +119,7 @@ class GrpcServer:
     def withdraw(self, why: str) -> None:
         """Nobody is there for a while."""
         self._answering, self._why = None, why
-        self._tell_serving(False)
+        self._tell_serving(self.passing is not None)
 
     def _tell_serving(self, serving: bool) -> None:
         """What health checks are told."""
@@ -187,9 +190,10 @@ class GrpcServer:
                 await close()
 
     def _find(self) -> Answering:
-        if self._answering is None:
+        found = self._answering or self.passing
+        if found is None:
             raise NotReady(self._why)
-        return self._answering
+        return found
 
 
 class _Call:

@@ -107,6 +107,10 @@ class HttpApi:
         self._sockets = {route.path.encode(): route for route in sockets}
         self.count = count_request or (lambda name, status: None)
 
+    def add_socket(self, route: SocketRoute) -> None:
+        """Serve one more WebSocket."""
+        self._sockets[route.path.encode()] = route
+
     def close(self) -> None:
         """Let nobody wait any longer: the hub is about to stop."""
         self.streams.close()
