@@ -14,7 +14,7 @@ from dray.cli.base.exit_codes import UNSUCCESSFUL, is_numbered
 from dray.cli.base.hub import HubRefusal, job_path
 from dray.cli.base.invocation import HubCommand, Session, pass_session
 from dray.cli.jobs.bulk import act_on_selected, selection_options, selects
-from dray.cli.jobs.jobs import change_each, split_id
+from dray.cli.jobs.jobs import change_each, preview_of, split_id
 from dray.cli.jobs.listing import MANY, page_tasks
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -44,7 +44,9 @@ def hold(session: Session, jobs: tuple[str, ...], **given: Any) -> int:
         return act_on_selected(session, "hold", given)
 
     def ask(job_id: str, index: int) -> Mapping[str, Any]:
-        answer: Mapping[str, Any] = session.hub.call("POST", job_path(_whole(job_id, index, "held"), "/hold"))
+        answer: Mapping[str, Any] = session.hub.call(
+            "POST", job_path(_whole(job_id, index, "held"), preview_of("/hold", given["dry_run"]))
+        )
         return answer
 
     return change_each(session, jobs, ask, _told("held"))
@@ -61,7 +63,7 @@ def release(session: Session, jobs: tuple[str, ...], **given: Any) -> int:
 
     def ask(job_id: str, index: int) -> Mapping[str, Any]:
         answer: Mapping[str, Any] = session.hub.call(
-            "POST", job_path(_whole(job_id, index, "released"), "/release")
+            "POST", job_path(_whole(job_id, index, "released"), preview_of("/release", given["dry_run"]))
         )
         return answer
 
@@ -86,7 +88,9 @@ def requeue(session: Session, jobs: tuple[str, ...], failed: bool, **given: Any)
 
     def ask(job_id: str, index: int) -> Mapping[str, Any]:
         body = {"task": index} if index >= 0 else {}
-        answer: Mapping[str, Any] = session.hub.call("POST", job_path(job_id, "/requeue"), body=body)
+        answer: Mapping[str, Any] = session.hub.call(
+            "POST", job_path(job_id, preview_of("/requeue", given["dry_run"])), body=body
+        )
         return answer
 
     return change_each(session, jobs, ask, _told("stopping; it is queued again once it is gone"))
@@ -125,8 +129,9 @@ def _run_failed_again(session: Session, jobs: tuple[str, ...]) -> int:
 @click.command("set", cls=HubCommand)
 @click.argument("job", metavar="ID")
 @click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE...")
+@click.option("--dry-run", is_flag=True, help="Only say what that would change.")
 @pass_session
-def set_job(session: Session, job: str, changes: tuple[str, ...]) -> int:
+def set_job(session: Session, job: str, changes: tuple[str, ...], dry_run: bool) -> int:
     """Change a job that waits. Keys are those of a job file; an empty value takes one back to its default.
 
     \b
@@ -152,7 +157,7 @@ def set_job(session: Session, job: str, changes: tuple[str, ...]) -> int:
         raise click.UsageError("; ".join(f"{problem.where}: {problem.what}" for problem in problems))
     fields = asks.spec | {FIELD_OF.get(key, key): None for key, value in given.items() if value is None}
     try:
-        document = dict(session.hub.call("PATCH", job_path(job_id), body=fields))
+        document = dict(session.hub.call("PATCH", job_path(job_id, preview_of("", dry_run)), body=fields))
     except HubRefusal as refusal:
         refusal.problems = tuple(
             Problem(asks.sources.get(problem.where, problem.where), problem.what)
@@ -162,7 +167,8 @@ def set_job(session: Session, job: str, changes: tuple[str, ...]) -> int:
     if session.json:
         session.print_json(document)
     else:
-        print(f"{job_id}: {document.get('note') or 'changed'}")
+        preview = document.get("preview")
+        print(f"{job_id}: {preview['sentence'] if preview else document.get('note') or 'changed'}")
     return 0
 
 

@@ -82,7 +82,7 @@ def cancel(session: Session, jobs: tuple[str, ...], grace: str | None, **given: 
         return act_on_selected(session, "cancel", given, **_read_grace(grace))
 
     def ask(job_id: str, index: int) -> Mapping[str, Any]:
-        return request_cancel(session.hub, job_id, index, grace)
+        return request_cancel(session.hub, job_id, index, grace, given["dry_run"])
 
     return change_each(session, jobs, ask, _tell_cancel)
 
@@ -93,7 +93,10 @@ def change_each(
     ask: Callable[[str, int], Mapping[str, Any]],
     tell: Callable[[Mapping[str, Any]], str],
 ) -> int:
-    """Ask for each job; one wrong id, or one that cannot be changed, must not keep the others from it."""
+    """Ask for each job and tell it, of a dry run its sentence.
+
+    One wrong id, or one that cannot be changed, must not keep the others from it.
+    """
     wanted = [(text, *split_id(text)) for text in jobs]
     documents, failed = [], 0
     for text, job_id, index in wanted:
@@ -105,16 +108,24 @@ def change_each(
             continue
         documents.append(document)
         if not session.json:
-            print(f"{text}: {tell(document)}")
+            preview = document.get("preview")
+            print(f"{text}: {preview['sentence'] if preview else tell(document)}")
     if session.json:
         session.print_json(documents[0] if len(jobs) == 1 and documents else {"jobs": documents})
     return failed
 
 
-def request_cancel(hub: Hub, job_id: str, index: int = -1, grace: str | None = None) -> dict[str, Any]:
-    """Ask the hub to stop a job, or one task of it."""
+def request_cancel(
+    hub: Hub, job_id: str, index: int = -1, grace: str | None = None, dry_run: bool = False
+) -> dict[str, Any]:
+    """Ask the hub to stop a job, or one task of it; or what that would do."""
     body = _read_grace(grace) | ({"task": index} if index >= 0 else {})
-    return dict(hub.call("POST", job_path(job_id, "/cancel"), body=body))
+    return dict(hub.call("POST", job_path(job_id, preview_of("/cancel", dry_run)), body=body))
+
+
+def preview_of(path: str, dry_run: bool) -> str:
+    """The path of a change, or of what it would do."""
+    return f"{path}?dry_run=1" if dry_run else path
 
 
 def _read_grace(grace: str | None) -> dict[str, Any]:

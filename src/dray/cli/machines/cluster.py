@@ -88,10 +88,20 @@ def _print_worker(session: Session, document: dict[str, Any]) -> None:
     metavar="TIME",
     help="Give it work again by itself then: a span such as 2h, or a moment such as 2030-01-31T18:00:00Z.",
 )
+@click.option("--stop", is_flag=True, help="Have what runs there stopped and queued again.")
+@click.option("--dry-run", is_flag=True, help="Only say what that would do.")
 @pass_session
-def worker_drain(session: Session, names: tuple[str, ...], reason: str | None, until: str | None) -> None:
-    """Give workers no new work; what runs there goes on. Slurm's drain, Kubernetes' cordon."""
-    _change_workers(session, names, "drain", {"reason": reason or "", "until": until or ""})
+def worker_drain(
+    session: Session,
+    names: tuple[str, ...],
+    reason: str | None,
+    until: str | None,
+    stop: bool,
+    dry_run: bool,
+) -> None:
+    """Give workers no new work; what runs there goes on, unless --stop. Slurm's drain, Kubernetes' cordon."""
+    body = {"reason": reason or "", "until": until or ""} | ({"stop": True} if stop else {})
+    _change_workers(session, names, "drain?dry_run=1" if dry_run else "drain", body)
 
 
 @click.command("resume", cls=HubCommand)
@@ -149,6 +159,9 @@ def _change_workers(session: Session, names: tuple[str, ...], verb: str, body: d
         session.print_json(documents[0] if len(documents) == 1 else {"workers": documents})
         return
     for document in documents:
+        if preview := document.get("preview"):
+            print(f"{document.get('id')}: {preview['sentence']}")
+            continue
         active = document.get("active_jobs") or 0
         rest = (
             f", {active} task{'s' if active != 1 else ''} still running" if verb == "drain" and active else ""

@@ -124,7 +124,7 @@ class HubService(Protocol):
         self, caller: Caller, sort: str, match: str, offset: int, limit: int, heads: int
     ) -> Document: ...
     async def drain(
-        self, caller: Caller, worker_id: str, on: bool, reason: str = "", until: str = ""
+        self, caller: Caller, worker_id: str, on: bool, reason: str = "", until: str = "", stop: bool = False
     ) -> Document: ...
     async def label_worker(
         self, caller: Caller, worker_id: str, labels: Mapping[str, str | None]

@@ -14,6 +14,7 @@ from dray.core.lifecycle.state.events import (
     AttemptsLost,
     Clock,
     Event,
+    RequeueRequested,
     WorkerDrained,
     WorkerForgotten,
     WorkerLabelled,
@@ -22,6 +23,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.model.labels import is_label_name
 from dray.core.model.records.records import Phase
 from dray.core.model.records.worker import Worker
+from dray.core.model.specs.spec import unpack_spec
 from dray.core.model.units import parse_moment, parse_seconds
 from dray.errors import Conflict, InvalidInput, NotFound, Problem
 from dray.hub.access.caller import Caller
@@ -34,9 +36,17 @@ Finish = Callable[[State, str], Any]
 
 
 def drain(
-    caller: Caller, worker_id: str, on: bool, finish: Finish, reason: str = "", until: str = ""
+    caller: Caller,
+    worker_id: str,
+    on: bool,
+    finish: Finish,
+    reason: str = "",
+    until: str = "",
+    stop: bool = False,
 ) -> Decide:
-    """Make the decision of one drain or resume. `until` is a moment, or how long from now."""
+    """Make the decision of one drain or resume. `until` is a moment, or how long from now; `stop`: what runs there is
+    queued again, but for what may start once only, and services, which move by themselves.
+    """
 
     def decide(state: State, clock: Clock) -> Decision:
         worker = _find(state, worker_id)
@@ -47,7 +57,9 @@ def drain(
         )
         record = _audit(caller, clock, "drain" if on else "resume", worker_id, reason)
         answer = lambda after: finish(after, worker_id)  # noqa: E731 - short, and used twice
-        return Decision(answer=answer) if same else Decision([event], answer, (record,))
+        events: list[Event] = [] if same else [event]
+        events += _queue_again(state, worker_id, caller.user) if stop else ()
+        return Decision(events, answer, (record,)) if events else Decision(answer=answer)
 
     return decide
 
@@ -126,6 +138,19 @@ def _find(state: State, worker_id: str) -> Worker:
     if worker is None:
         raise NotFound(f"there is no worker {worker_id!r}: see `dray worker ls --all`")
     return worker
+
+
+def _queue_again(state: State, worker_id: str, user: str) -> list[Event]:
+    """Have everything that runs on a worker stopped and queued; a gang once, whole."""
+    found: dict[tuple[str, int], Event] = {}
+    for uid in state.held.get(worker_id, ()):
+        attempt = state.attempts[uid]
+        job = state.jobs[attempt.job_id]
+        if attempt.cancel or job.service or job.calls or unpack_spec(job.spec).at_most_once:
+            continue
+        index = -1 if job.gang else attempt.index
+        found[job.id, index] = RequeueRequested(job.id, index, user)
+    return list(found.values())
 
 
 def _read_until(until: str, clock: Clock) -> int:

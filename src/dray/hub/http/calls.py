@@ -97,7 +97,7 @@ def _read_logs(request: Request) -> LogRequest:
 
 def _read_cancel(request: Request) -> wire.Cancel:
     asked = read_struct(shapes.CancelRequest, request.body)
-    return wire.Cancel(request.path["id"], asked.task, asked.grace_s)
+    return wire.Cancel(request.path["id"], asked.task, asked.grace_s, request.query["dry_run"])
 
 
 def _read_session(request: Request) -> asks.OpenSession:
@@ -108,7 +108,8 @@ def _read_session(request: Request) -> asks.OpenSession:
 
 def _read_drain(request: Request) -> asks.DrainWorker:
     asked = read_struct(shapes.DrainRequest, request.body)
-    return asks.DrainWorker(request.path["id"], asked.reason, asked.until)
+    dry_run = request.query["dry_run"]
+    return asks.DrainWorker(request.path["id"], asked.reason, asked.until, asked.stop, dry_run)
 
 
 def _read_labels(request: Request) -> asks.LabelWorker:
@@ -116,7 +117,8 @@ def _read_labels(request: Request) -> asks.LabelWorker:
 
 
 def _read_requeue(request: Request) -> wire.Requeue:
-    return wire.Requeue(request.path["id"], read_struct(shapes.RequeueRequest, request.body).task)
+    task = read_struct(shapes.RequeueRequest, request.body).task
+    return wire.Requeue(request.path["id"], task, request.query["dry_run"])
 
 
 def _read_scale(request: Request) -> wire.Scale:
@@ -160,7 +162,7 @@ def _read_edit(request: Request) -> wire.Edit:
         raise InvalidInput(
             f"the body must be the fields to change, a JSON object, and is {name_kind(request.body)}"
         )
-    return wire.Edit(request.path["id"], request.body)
+    return wire.Edit(request.path["id"], request.body, request.query["dry_run"])
 
 
 def _read_plan(request: Request) -> asks.PlanJob:
@@ -359,6 +361,7 @@ _TOLD = (
 )
 _LINE = Param("limit", "how many of the line at most", kind="whole", default=20, low=1, high=MAX_LINE)
 _DRY_RUN = Param("dry_run", "only tell what would change", kind="flag", default=False)
+_PREVIEW = Param("dry_run", "only tell what it would do, in `preview`", kind="flag", default=False)
 _FORCE = Param("force", "let quotas be below what runs already", kind="flag", default=False)
 _ETAG = Param(
     "etag", "that of the policy to be replaced, as it was shown: another one meanwhile is refused", default=""
@@ -397,12 +400,13 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/jobs/{id}/why", "explain_job", params=(_FIX, _ETA), waits="eta_s"),
     _api("GET", "/jobs/{id}/logs", "read_logs", params=_LOG_PARAMS, read=_read_logs, write=_write_output,
          media="text/plain"),
-    _api("POST", "/jobs/{id}/cancel", "cancel_job", body=shapes.CancelRequest, body_optional=True, read=_read_cancel),
-    _api("POST", "/jobs/{id}/hold", "hold_job"),
-    _api("POST", "/jobs/{id}/release", "release_job"),
+    _api("POST", "/jobs/{id}/cancel", "cancel_job", body=shapes.CancelRequest, body_optional=True, read=_read_cancel,
+         params=(_PREVIEW,)),
+    _api("POST", "/jobs/{id}/hold", "hold_job", params=(_PREVIEW,)),
+    _api("POST", "/jobs/{id}/release", "release_job", params=(_PREVIEW,)),
     _api("POST", "/jobs/{id}/requeue", "requeue_job", body=shapes.RequeueRequest, body_optional=True,
-         read=_read_requeue),
-    _api("PATCH", "/jobs/{id}", "edit_job", body=JobSpec, read=_read_edit),
+         read=_read_requeue, params=(_PREVIEW,)),
+    _api("PATCH", "/jobs/{id}", "edit_job", body=JobSpec, read=_read_edit, params=(_PREVIEW,)),
     _api("GET", "/services", "list_services"),
     _api("GET", "/services/{name}", "show_service"),
     _api("GET", "/services/{name}/endpoints", "list_endpoints"),
@@ -428,7 +432,7 @@ ROUTES: tuple[Route, ...] = (
     _api("PATCH", "/workers/{id}", "label_worker", body=shapes.LabelRequest, read=_read_labels),
     _api("DELETE", "/workers/{id}", "remove_worker", params=(_GIVE_UP,)),
     _api("POST", "/workers/{id}/drain", "drain_worker", body=shapes.DrainRequest, body_optional=True,
-         read=_read_drain),
+         read=_read_drain, params=(_PREVIEW,)),
     _api("POST", "/workers/{id}/resume", "resume_worker"),
     _api("POST", "/workers/{id}/token", "join_worker", write=_write_made, statuses=(201,)),
     _api("GET", "/events", "stream_events", params=(SINCE,), headers=("Last-Event-ID",), read=_read_events,

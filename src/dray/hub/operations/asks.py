@@ -145,11 +145,13 @@ class ShowOverview(NamedTuple):
 
 
 class DrainWorker(NamedTuple):
-    """A worker that is to get no new work, why, and until when."""
+    """A worker that is to get no new work, why, and until when; `stop`: what runs there is queued again."""
 
     id: str
     reason: str = ""
     until: str = ""
+    stop: bool = False
+    dry_run: bool = False
 
 
 class LabelWorker(NamedTuple):

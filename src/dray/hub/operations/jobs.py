@@ -11,6 +11,7 @@ from dray.hub.answers.service import Document, LogRequest, Submitted
 from dray.hub.operations import asks
 from dray.hub.operations.operation import READ, SUBMIT, Desk, Operation
 from dray.hub.store.base import JobFilter
+from dray.hub.views.previews import Previews
 from dray.wire.messages import client as wire
 from dray.wire.schemas import jobs as shapes
 from dray.wire.schemas import providers as provider_shapes
@@ -73,6 +74,34 @@ async def _failed_part(desk: Desk, caller: Caller, job: Document) -> Document:
     return {"indices": ",".join(map(str, indices)), "limit": job["spec"]["array"].get("limit", 0)}
 
 
+def _previews(desk: Desk) -> Previews:
+    assert desk.views is not None  # every hub has them
+    return desk.views.previews
+
+
+async def cancel_job(desk: Desk, caller: Caller, ask: wire.Cancel) -> Document:
+    if ask.dry_run:
+        return await _previews(desk).cancel(caller, ask)
+    return await desk.service.cancel(caller, ask.id, ask.task, ask.grace_s)
+
+
+async def _hold(desk: Desk, caller: Caller, ask: wire.Hold | wire.Release, on: bool) -> Document:
+    change = _previews(desk).hold if ask.dry_run else desk.service.hold
+    return await change(caller, ask.id, on)
+
+
+async def requeue_job(desk: Desk, caller: Caller, ask: wire.Requeue) -> Document:
+    if ask.dry_run:
+        return await _previews(desk).requeue(caller, ask)
+    return await desk.service.requeue(caller, ask.id, ask.task)
+
+
+async def edit_job(desk: Desk, caller: Caller, ask: wire.Edit) -> Document:
+    if ask.dry_run:
+        return await _previews(desk).edit(caller, ask)
+    return await desk.service.edit(caller, ask.id, ask.changes)
+
+
 JOBS = (
     Operation("submit_job", "Submit a job", SUBMIT, asks.SubmitJobs, shapes.JobDocument, submit,
               repeat="key", errors=(Conflict, NoSpace)),
@@ -95,20 +124,18 @@ JOBS = (
               lambda desk, caller, ask: desk.service.why(caller, ask.id, ask.fix, ask.eta_s), weight=5),
     Operation("read_logs", "Read or follow the output of a task", READ, LogRequest, str, read_logs, streams="out"),
     Operation("cancel_job", "Cancel a job or one of its tasks", SUBMIT, wire.Cancel, shapes.JobDocument,
-              lambda desk, caller, ask: desk.service.cancel(caller, ask.id, ask.task, ask.grace_s),
-              repeat="same", errors=(Conflict,)),
+              cancel_job, repeat="same", errors=(Conflict,)),
     Operation("hold_job", "Keep a job from starting until it is released", SUBMIT, wire.Hold, shapes.JobDocument,
-              lambda desk, caller, ask: desk.service.hold(caller, ask.id, True), repeat="same", errors=(Conflict,)),
+              lambda desk, caller, ask: _hold(desk, caller, ask, True), repeat="same", errors=(Conflict,)),
     Operation("release_job", "Let a held job start", SUBMIT, wire.Release, shapes.JobDocument,
-              lambda desk, caller, ask: desk.service.hold(caller, ask.id, False), repeat="same", errors=(Conflict,)),
+              lambda desk, caller, ask: _hold(desk, caller, ask, False), repeat="same", errors=(Conflict,)),
     Operation("requeue_job", "Stop what runs of a job and queue it again", SUBMIT, wire.Requeue, shapes.JobDocument,
-              lambda desk, caller, ask: desk.service.requeue(caller, ask.id, ask.task),
+              requeue_job,
               repeat="anew", errors=(Conflict,)),
     Operation("act_on_jobs", "Cancel, hold, release or requeue many jobs at once, or count them", SUBMIT, wire.Act,
               shapes.ActAnswer, lambda desk, caller, ask: desk.service.act(caller, ask), weight=5, repeat="anew"),
     Operation("edit_job", "Change a job that waits", SUBMIT, wire.Edit, shapes.JobDocument,
-              lambda desk, caller, ask: desk.service.edit(caller, ask.id, ask.changes),
-              repeat="same", errors=(Conflict,)),
+              edit_job, repeat="same", errors=(Conflict,)),
     Operation("plan_job", "Tell where a job would run; nothing is written", READ, asks.PlanJob,
               reason_shapes.PlanAnswer, lambda desk, caller, ask: desk.service.plan(caller, ask.spec, ask.eta_s),
               weight=5),

@@ -49,6 +49,13 @@ async def list_limits(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document
     return {**await site.quotas(caller), **await site.paces(caller)}
 
 
+async def drain_worker(desk: Desk, caller: Caller, ask: asks.DrainWorker) -> Document:
+    if ask.dry_run:
+        assert desk.views is not None  # every hub has them
+        return await desk.views.previews.drain(caller, *ask[:-1])
+    return await desk.service.drain(caller, ask.id, True, ask.reason, ask.until, ask.stop)
+
+
 async def list_hubs(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:
     assert desk.hubs is not None  # as above
     return await desk.hubs.list(caller)
@@ -69,8 +76,7 @@ SITE = (
               asks.ShowOverview, site_shapes.Overview,
               lambda desk, caller, ask: desk.service.overview(caller, *ask), weight=2),
     Operation("drain_worker", "Give a worker no new work", ADMIN, asks.DrainWorker, shapes.WorkerDocument,
-              lambda desk, caller, ask: desk.service.drain(caller, ask.id, True, ask.reason, ask.until),
-              repeat="same"),
+              drain_worker, repeat="same"),
     Operation("resume_worker", "Give a drained worker work again", ADMIN, asks.Named, shapes.WorkerDocument,
               lambda desk, caller, ask: desk.service.drain(caller, ask.id, False), repeat="same"),
     Operation("label_worker", "Give a worker labels, or take given ones back", ADMIN, asks.LabelWorker,

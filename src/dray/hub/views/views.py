@@ -17,6 +17,7 @@ from dray.hub.views.machines import MachinesView
 from dray.hub.views.past.failures import FailuresView
 from dray.hub.views.past.history import History
 from dray.hub.views.past.timeline import TimelineView
+from dray.hub.views.previews import Previews
 from dray.hub.views.users import UsersView
 
 
@@ -31,6 +32,7 @@ class Views(NamedTuple):
     counts: CountsView
     timeline: TimelineView
     users: UsersView
+    previews: Previews
     clock: HubClock
 
     def clock_ms(self) -> int:
@@ -53,5 +55,14 @@ def make_views(
     failures = FailuresView(engine, store)
     timeline = TimelineView(engine, clock, store, answers.rows, board, answers.forecasts)
     return Views(
-        ClusterView(engine, clock, board), machines, live, history, failures, counts, timeline, users, clock
+        ClusterView(engine, clock, board),
+        machines,
+        live,
+        history,
+        failures,
+        counts,
+        timeline,
+        users,
+        Previews(engine, answers),
+        clock,
     )

@@ -101,23 +101,26 @@ class Collect(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Cancel(msgspec.Struct, forbid_unknown_fields=True):
-    """Stop a job, or one task of it."""
+    """Stop a job, or one task of it. `dry_run` only tells what that would do, here and below."""
 
     id: IdText
     task: Small | None = None
     grace_s: Grace | None = None
+    dry_run: bool = False
 
 
 class Hold(msgspec.Struct, forbid_unknown_fields=True):
     """Keep a job from starting; what runs goes on."""
 
     id: IdText
+    dry_run: bool = False
 
 
 class Release(msgspec.Struct, forbid_unknown_fields=True):
     """Let a held job start."""
 
     id: IdText
+    dry_run: bool = False
 
 
 class Requeue(msgspec.Struct, forbid_unknown_fields=True):
@@ -125,6 +128,7 @@ class Requeue(msgspec.Struct, forbid_unknown_fields=True):
 
     id: IdText
     task: Small | None = None
+    dry_run: bool = False
 
 
 class Scale(msgspec.Struct, forbid_unknown_fields=True):
@@ -192,6 +196,7 @@ class Edit(msgspec.Struct, forbid_unknown_fields=True):
 
     id: IdText
     changes: Annotated[dict[IdText, Any], Meta(max_length=256)]
+    dry_run: bool = False
 
 
 class Why(msgspec.Struct, forbid_unknown_fields=True):

@@ -137,6 +137,28 @@ class ServiceStanding(msgspec.Struct):
     update: Annotated[str, Meta(description="of replicas that are replaced, what it waits for")] = ""
 
 
+class FieldChange(msgspec.Struct):
+    """A field that would differ."""
+
+    name: str
+    old: Any
+    new: Any
+
+
+class Preview(msgspec.Struct):
+    """What a change would do. `also`: jobs that it concerns too; `undo`: what takes it back."""
+
+    sentence: str
+    stops: Annotated[int, Meta(description="how many tries would be stopped")] = 0
+    lost_s: Annotated[float, Meta(description="how much of their run time no checkpoint covers")] = 0
+    never_start: int = 0
+    goes_on: int = 0
+    until: Annotated[Time | None, Meta(description="by when what goes on has ended, by its limits")] = None
+    also: list[str] = []
+    changes: list[FieldChange] = []
+    undo: str = ""
+
+
 class JobDocument(msgspec.Struct):
     """A job: what was asked, how it stands, how it ended."""
 
@@ -190,6 +212,7 @@ class JobDocument(msgspec.Struct):
     estimate: Annotated[
         EstimateDocument | None, Meta(description="in lists: when a pending job starts, where that is known")
     ] = None
+    preview: Annotated[Preview | None, Meta(description="of a dry run")] = None
 
 
 class JobList(msgspec.Struct):
@@ -321,6 +344,7 @@ class WorkerDocument(msgspec.Struct):
     free: dict[str, Any] = {}
     quarantined: list[str] = []
     registered_at: Time | None = None
+    preview: Annotated[Preview | None, Meta(description="of a dry run")] = None
 
 
 class WorkerList(msgspec.Struct):
@@ -339,6 +363,9 @@ class DrainRequest(msgspec.Struct):
     until: Annotated[
         str, Meta(max_length=64, description="a moment as RFC 3339 has it, or a span from now such as 2h")
     ] = ""
+    stop: Annotated[bool, Meta(description="have what runs there queued again, but services and calls")] = (
+        False
+    )
 
 
 class LabelRequest(msgspec.Struct):
