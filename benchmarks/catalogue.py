@@ -34,6 +34,7 @@ CATALOGUE = (
     "loop_steps",
     "bulk_changes",
     "top_refresh",
+    "cluster_views",
     "dashboard",
     "sampling",
     "job_lists",

@@ -48,6 +48,8 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("dray.hub.notifications.notifier", "tail"): THREAD,
     ("dray.hub.engine.recovery", "tail"): START,
     ("dray.hub.views.counts", "count_jobs"): THREAD,
+    ("dray.hub.views.past.events", "find_job"): THREAD,
+    ("dray.hub.views.past.events", "tail"): THREAD,
     ("dray.hub.views.past.failures", "find_job"): THREAD,
     ("dray.hub.views.past.failures", "past_attempts"): THREAD,
     ("dray.hub.views.past.history", "samples"): THREAD,

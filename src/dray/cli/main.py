@@ -31,6 +31,7 @@ _FOLLOW = "dray.cli.follow.commands"
 _CLUSTER = "dray.cli.machines.cluster"
 _DAEMONS = "dray.cli.machines.up_and_down"
 _SITE = "dray.cli.site.commands"
+_PAST = "dray.cli.site.past"
 _SERVICES = "dray.cli.services.commands"
 COMMANDS = {
     "up": (f"{_DAEMONS}:up", "Start a hub and a worker on this machine."),
@@ -77,6 +78,10 @@ COMMANDS = {
         "dray.cli.site.providers:provider",
         "List and show providers: what they cost and how it goes there.",
     ),
+    "history": (f"{_PAST}:history", "Show how the cluster stood, as lines."),
+    "failures": (f"{_PAST}:failures", "Show what failed, in groups, and whose fault it was."),
+    "timeline": (f"{_PAST}:timeline", "Show who had, has and gets which card when."),
+    "users": (f"{_PAST}:users", "Show who holds what and who waits how long."),
     "usage": ("dray.cli.site.usage:usage", "Show GPU-hours asked for, held and used, and idle GPUs."),
     "alarms": ("dray.cli.site.notifications:alarms", "List what is wrong now."),
     "notifications": (

@@ -35,6 +35,7 @@ class Frames:
         self._line.request("GET", f"/api/v1{path}{query}", headers=headers)
         self._answer = self._line.getresponse()
         self.status, self.place = self._answer.status, ""
+        self.last: dict[str, Any] = {}
 
     def close(self) -> None:
         self._answer.close()
@@ -48,7 +49,8 @@ class Frames:
             assert line or fields or not self._answer.closed
             if not line and "data" in fields:
                 self.place = fields["id"]
-                return fields["event"], json.loads(fields["data"])
+                self.last = json.loads(fields["data"])
+                return fields["event"], self.last
             name, _, text = line.partition(": ")
             fields[name] = text
 

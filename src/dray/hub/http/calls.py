@@ -28,7 +28,16 @@ from dray.hub.http.bodies import read_key as _key
 from dray.hub.http.replies import Answer, FileBody, Text, encode
 from dray.hub.http.routes import API, Param, Request, Route
 from dray.hub.http.streams import Stream
-from dray.hub.http.view_calls import CURSOR, LIMIT, SINCE, STATE, VIEW_ROUTES, read_after, write_events
+from dray.hub.http.view_calls import (
+    CURSOR,
+    EVENTS,
+    LIMIT,
+    SINCE,
+    STATE,
+    VIEW_ROUTES,
+    read_after,
+    write_events,
+)
 from dray.hub.http.workload_calls import WORKLOAD_ROUTES
 from dray.hub.notifications.outbox import STATES as TOLD_STATES
 from dray.hub.notifications.outbox import Wanted
@@ -170,7 +179,8 @@ def _read_plan(request: Request) -> asks.PlanJob:
 
 
 def _read_events(request: Request) -> asks.FollowEvents:
-    return asks.FollowEvents(read_after(request))
+    asked = request.query
+    return asks.FollowEvents(read_after(request), asked["job"], asked["worker"], tuple(asked["type"]))
 
 
 def _read_policy(request: Request) -> asks.ApplyPolicy:
@@ -435,7 +445,7 @@ ROUTES: tuple[Route, ...] = (
          read=_read_drain, params=(_PREVIEW,)),
     _api("POST", "/workers/{id}/resume", "resume_worker"),
     _api("POST", "/workers/{id}/token", "join_worker", write=_write_made, statuses=(201,)),
-    _api("GET", "/events", "stream_events", params=(SINCE,), headers=("Last-Event-ID",), read=_read_events,
+    _api("GET", "/events", "stream_events", params=(SINCE, *EVENTS), headers=("Last-Event-ID",), read=_read_events,
          write=write_events, media="text/event-stream"),
     _api("GET", "/hub", "show_hub"),
     _api("GET", "/hub/status", "show_role"),

@@ -19,6 +19,7 @@ from dray.hub.store.base import JobFilter
 from dray.hub.views.board import STATES
 from dray.hub.views.live import FollowViews, read_views
 from dray.hub.views.machines import SORTS, ListWorkers
+from dray.hub.views.past.events import ListEvents
 from dray.hub.views.past.failures import KEYS, ListFailures
 from dray.hub.views.past.history import SERIES
 from dray.hub.views.past.timeline import ShowTimeline
@@ -102,6 +103,12 @@ def _read_timeline(request: Request) -> ShowTimeline:
     return ShowTimeline(since, until, tuple(dict.fromkeys(workers)), **asked)
 
 
+def _read_events(request: Request) -> ListEvents:
+    asked = dict(request.query)
+    since, until, types = asked.pop("from"), asked.pop("to"), tuple(dict.fromkeys(asked.pop("type")))
+    return ListEvents(since, until, types=types, **asked)
+
+
 SINCE = Param("since", "begin after this event id", pattern=EVENT_ID, default="")
 _WORKERS = (
     Param("backend", "only workers with this backend", default="", choices=_BACKENDS),
@@ -162,6 +169,19 @@ _FAILURES = (
           many=True),
     Param("limit", "how many groups at most", kind="whole", default=50, low=1, high=200),
 )  # fmt: skip
+EVENTS = (
+    Param("job", "only of this job", default="", pattern=ID_PATTERN),
+    Param("worker", "only of this worker", default=""),
+    Param("type", "only of this type, such as task_ended; may repeat", many=True, pattern=r"[a-z_]{1,64}"),
+)  # fmt: skip
+_EVENT_PAGE = (
+    _FROM,
+    _TO,
+    *EVENTS,
+    LIMIT,
+    Param("cursor", "`next_cursor` of the page before", pattern=EVENT_ID, default=""),
+)  # fmt: skip
+_LOAD = (Param("task", "only this task", kind="whole", low=0, high=10**9),)
 _TIMELINE = (
     _FROM,
     Param("to", f"until when: {_WHEN}; a week ahead at most, six hours ahead by default", default=""),
@@ -183,6 +203,8 @@ def _api(method: str, path: str, name: str, **more: Any) -> Route:
 VIEW_ROUTES: tuple[Route, ...] = (
     _api("GET", "/jobs", "list_jobs", params=_JOBS, read=_read_filter),
     _api("GET", "/jobs:counts", "count_jobs", params=_COUNTED),
+    _api("GET", "/events:page", "list_events", params=_EVENT_PAGE, read=_read_events),
+    _api("GET", "/jobs/{id}/load", "show_load", params=_LOAD),
     _api("GET", "/timeline", "show_timeline", params=_TIMELINE, read=_read_timeline),
     _api("GET", "/users", "list_users"),
     _api("GET", "/history", "show_history", params=_HISTORY, read=_read_history),

@@ -169,9 +169,19 @@ class RemoveWorker(msgspec.Struct):
 
 
 class FollowEvents(NamedTuple):
-    """All that is committed after this event."""
+    """All that is committed after this event; of one job, one worker, of some types."""
 
     after: str = ""
+    job: str = ""
+    worker: str = ""
+    types: tuple[str, ...] = ()
+
+
+class ShowLoad(msgspec.Struct):
+    """What the tries of a job that run have used, or those of one task of it."""
+
+    id: str
+    task: int | None = None
 
 
 class OpenSession(NamedTuple):

@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator
 from dray.errors import Conflict, NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import Document
-from dray.hub.documents.public_feed import FeedEvent
+from dray.hub.documents.public_feed import RESET, FeedEvent
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
 from dray.hub.operations.operation import ADMIN, READ, Desk, Operation
+from dray.hub.views.past.events import is_wanted
 from dray.wire.messages.client import IdleGpus, Usage
 from dray.wire.schemas import jobs as shapes
 from dray.wire.schemas import providers as provider_shapes
@@ -26,7 +27,14 @@ Feed = AsyncIterator[FeedEvent | None]
 
 
 async def stream_events(desk: Desk, caller: Caller, ask: asks.FollowEvents) -> Feed:
-    return desk.service.feed(caller, ask.after)
+    feed = desk.service.feed(caller, ask.after)
+    return _choose(feed, ask) if ask.job or ask.worker or ask.types else feed
+
+
+async def _choose(feed: Feed, ask: asks.FollowEvents) -> Feed:
+    async for event in feed:
+        if event is None or event.type == RESET or is_wanted(event, ask.job, ask.worker, ask.types):
+            yield event
 
 
 async def list_notifications(desk: Desk, caller: Caller, ask: Wanted) -> Document:

@@ -15,6 +15,7 @@ from dray.hub.operations import asks
 from dray.hub.operations.operation import READ, Desk, Operation
 from dray.hub.views.live import FollowViews
 from dray.hub.views.machines import ListWorkers
+from dray.hub.views.past.events import ListEvents
 from dray.hub.views.past.failures import ListFailures
 from dray.hub.views.past.timeline import AHEAD_MS, ShowTimeline
 from dray.hub.views.spans import DAY_MS, read_span
@@ -51,7 +52,17 @@ async def show_timeline(desk: Desk, caller: Caller, ask: ShowTimeline) -> Docume
     return await views.timeline.show(caller, ask, read_span(ask.since, until, at_ms, DAY_MS // 2, AHEAD_MS))
 
 
+async def list_events(desk: Desk, caller: Caller, ask: ListEvents) -> Document:
+    views = _of(desk)
+    return await views.events.show(caller, ask, read_span(ask.since, ask.until, views.clock_ms(), DAY_MS))
+
+
 VIEWS = (
+    Operation("list_events", "List what happened from one moment to another", READ, ListEvents, view_shapes.EventPage,
+              list_events, weight=10, paged=True),
+    Operation("show_load", "Show what running tasks of a job have used, minute by minute", READ, asks.ShowLoad,
+              view_shapes.LoadList, lambda desk, caller, ask: _of(desk).loads.show(caller, ask.id, ask.task),
+              weight=2),
     Operation("show_timeline", "Show who had, has and gets which card when", READ, ShowTimeline, view_shapes.Timeline,
               show_timeline, weight=10, paged=True),
     Operation("list_users", "List who holds what and who waits how long", READ, asks.Nothing, view_shapes.UserList,

@@ -14,8 +14,10 @@ from dray.hub.views.cluster import ClusterView
 from dray.hub.views.counts import CountsView
 from dray.hub.views.live import LiveView
 from dray.hub.views.machines import MachinesView
+from dray.hub.views.past.events import EventsView
 from dray.hub.views.past.failures import FailuresView
 from dray.hub.views.past.history import History
+from dray.hub.views.past.loads import Loads
 from dray.hub.views.past.timeline import TimelineView
 from dray.hub.views.previews import Previews
 from dray.hub.views.users import UsersView
@@ -33,6 +35,8 @@ class Views(NamedTuple):
     timeline: TimelineView
     users: UsersView
     previews: Previews
+    events: EventsView
+    loads: Loads
     clock: HubClock
 
     def clock_ms(self) -> int:
@@ -47,7 +51,8 @@ def make_views(
     store = writer.store
     board = Board(engine)
     live = LiveView(engine, clock, board)
-    history = History(engine, clock, store, writer, board)
+    loads = Loads(engine, answers.rows)
+    history = History(engine, clock, store, writer, board, loads)
     users = UsersView(engine, clock)
     answers.listeners += [live.hear, history.hear, users.hear]
     machines = MachinesView(engine, clock, board, round(config.stale_s * 1000))
@@ -64,5 +69,7 @@ def make_views(
         timeline,
         users,
         Previews(engine, answers),
+        EventsView(engine, store),
+        loads,
         clock,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -217,4 +217,34 @@ class UserList(msgspec.Struct):
 
     headline: str
     users: list[UserRow]
+    left_out: int = 0
+
+
+class EventPage(msgspec.Struct):
+    """Events in the order in which they happened, each with its `id`, `at` and `type`. `cut`: the log begins later than
+    was asked for.
+    """
+
+    events: list[dict[str, Any]]
+    cut: bool
+    next_cursor: str | None = None
+
+
+class Load(msgspec.Struct):
+    """One try, a value for each moment in `at`; null where nobody could look."""
+
+    attempt: int
+    task: int
+    worker: str
+    at: list[str]
+    cores: Annotated[list[float | None], Meta(description="how many it kept busy since the moment before")]
+    max_rss_bytes: list[int]
+    gpu_share: Annotated[list[float | None], Meta(description="how busy its cards were")]
+    gpu_bytes: list[int | None]
+
+
+class LoadList(msgspec.Struct):
+    """What running tries of a job have used within an hour."""
+
+    loads: list[Load]
     left_out: int = 0

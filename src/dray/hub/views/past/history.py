@@ -24,6 +24,7 @@ from dray.hub.store.base import Store
 from dray.hub.store.writer import StoreWriter
 from dray.hub.views.board import STATES, Board
 from dray.hub.views.headlines import Idle, find_idle_cards
+from dray.hub.views.past.loads import Loads
 from dray.hub.views.spans import Span
 
 MINUTE_MS = 60_000
@@ -75,7 +76,7 @@ class History:
     """One hub's samples."""
 
     def __init__(
-        self, engine: Engine, clock: HubClock, store: Store, writer: StoreWriter, board: Board
+        self, engine: Engine, clock: HubClock, store: Store, writer: StoreWriter, board: Board, loads: Loads
     ) -> None:
         self._engine, self._clock, self._store, self._writer, self._board = (
             engine,
@@ -84,6 +85,7 @@ class History:
             writer,
             board,
         )
+        self._loads = loads
         self._starts = self._ends = 0
         self._waits: list[int] = []
         self._failures: Counter[str] = Counter()
@@ -106,6 +108,7 @@ class History:
         while True:
             try:
                 await self.take()
+                await self._loads.take()
             except (NotReady, EpochLost):
                 return
             except StoreError:
