@@ -44,6 +44,7 @@ CATALOGUE = (
     "many_users",
     "policy_stack",
     "explain",
+    "snapshots",
     "function_calls",
     "function_values",
     "function_sizes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -166,3 +167,26 @@ def test_what_has_arrived_before_the_hub_died_is_not_sent_again(site: Cluster, t
     again = site.dray("submit", "--from", job["id"])
     assert site.logs(site.wait_state(again.out.strip(), "succeeded")["id"]) == b"30000000\n"
     site.check()
+
+
+def test_a_snapshot_is_shown_and_got_back(site: Cluster, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    make_tree(tree)
+    made = site.dray("submit", "--snapshot", ".", "--", "true", cwd=tree).out.strip()
+    shown = site.dray("snapshot", "show", made, "-o", "json").json
+    data = (tree / "data.bin").read_bytes()
+    assert shown["files"][0] == {
+        "path": "data.bin", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "executable": False
+    }  # fmt: skip
+    assert (shown["links"], shown["empty_folders"]) == ({"away": "pkg/part.txt"}, ["empty"])
+    assert "data.bin" in site.dray("snapshot", "show", shown["id"]).out
+    assert site.dray("snapshot", "get", made, "back", cwd=tmp_path).code == 0
+    back = tmp_path / "back"
+    assert (back / "data.bin").read_bytes() == data
+    assert (os.access(back / "run.sh", os.X_OK), os.readlink(back / "away")) == (True, "pkg/part.txt")
+    assert sorted(path.name for path in back.iterdir() if path.name in ("a.log", "secret", ".git")) == []
+    refused = site.dray("snapshot", "get", made, "back", cwd=tmp_path)
+    assert (refused.code != 0, "is not empty" in refused.err) == (True, True)
+    without = site.dray("snapshot", "show", site.submit("true"))
+    assert "has no snapshot" in without.err
