@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.e2e.cluster import Cluster, wait_for
 
 LOOK = "find . -mindepth 1 | LC_ALL=C sort; cat pkg/part.txt; wc -c < data.bin; ./run.sh; cat away"
@@ -190,3 +193,42 @@ def test_a_snapshot_is_shown_and_got_back(site: Cluster, tmp_path: Path) -> None
     assert (refused.code != 0, "is not empty" in refused.err) == (True, True)
     without = site.dray("snapshot", "show", site.submit("true"))
     assert "has no snapshot" in without.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run tasks as somebody else")
+def test_a_task_of_another_account_reaches_no_more_than_its_own_tree(
+    make_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = make_cluster()
+    cluster.start_hub()
+    cluster.start_agent("w1", 4, "", "--task-user", "nobody")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/f.txt").write_text("clean\n")
+    (tmp_path / "tool.sh").write_text("#!/bin/sh\nid -un\n")
+    (tmp_path / "tool.sh").chmod(0o755)
+    attack = """
+        ./tool.sh
+        if [ -O sub/f.txt ]; then echo own > sub/f.txt; else
+            (echo dirt > sub/f.txt) 2> /dev/null && echo written
+            chmod u+w sub/f.txt 2> /dev/null && echo chmodded
+        fi
+        base=${DRAY_SNAPSHOT%/trees/*}
+        for folder in $base $base/files $base/stage $base/trees $base/environments; do
+            ls $folder > /dev/null 2>&1 && echo listed $folder
+            (echo x > $folder/x) 2> /dev/null && echo made $folder
+        done
+        rm -f sub/f.txt && echo new > sub/f.txt && cat sub/f.txt
+        ln -s /etc/hostname sub/away; rm -rf sub; ln -s /etc sub; mkdir deep; chmod 0 deep
+        echo end
+    """
+    made = cluster.dray("submit", "--snapshot", ".", "--", "sh", "-c", attack, cwd=tmp_path)
+    assert made.code == 0, made.err
+    job = cluster.wait_state(made.out.strip())
+    assert cluster.logs(job["id"]).decode().split() == ["nobody", "new", "end"], job
+    again = cluster.dray("submit", "--snapshot", ".", "--", "sh", "-c", "cat sub/f.txt; pwd", cwd=tmp_path)
+    text, folder = cluster.logs(cluster.wait_state(again.out.strip(), "succeeded")["id"]).decode().split()
+    assert text == "clean"
+    trees = Path(folder).parent
+    wait_for(lambda: not any(trees.iterdir()), "what they ran in is cleared away, and nothing else")
+    assert Path("/etc/passwd").exists()
+    shutil.rmtree(trees.parent.parent)

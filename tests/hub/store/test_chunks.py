@@ -11,7 +11,7 @@ import pytest
 
 from dray.core.model.records.records import JobState
 from dray.errors import BrokenInvariant, EpochLost
-from dray.hub.store.base import ArgsChunk, BlobRef, BlobRow, ResultsChunk, Retention, Store
+from dray.hub.store.base import HOLDS, ArgsChunk, BlobRef, BlobRow, ResultsChunk, Retention, Store
 from dray.hub.store.sqlite import chunks
 from dray.hub.store.sqlite.store import SqliteStore
 
@@ -144,3 +144,24 @@ def test_reads_of_calls_use_their_indexes(open_sqlite: Callable[..., SqliteStore
             steps = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
             assert any("SEARCH" in step for step in steps), steps
             assert not any("SCAN" in step for step in steps), steps
+
+
+def test_what_a_blob_holds_counts_for_whoever_uses_it_and_goes_behind_it(store: Store, make: Any) -> None:
+    tree, piece = "ab" * 32, "cd" * 32
+    store.commit(make.turn(1, chunks=[BlobRef(tree, "j1"), BlobRef(piece, HOLDS + tree)]))
+    store.save_blobs({tree: BlobRow(5, 10), piece: BlobRow(70, 10)})
+    row = make.row(1, state=JobState.SUCCEEDED, ended_at_ms=10)
+    store.project(make.projection(1, jobs=[row]))
+    user = row.job.user
+    assert store.count_user_blobs(user, [piece]) == (75, [piece])
+    assert store.fresh_refs(piece) == [HOLDS + tree]
+    assert (store.job_refers(piece, [HOLDS + tree]), store.job_refers(piece, ["j1"])) == (True, False)
+    keep = Retention(
+        finished_before_ms=20, finished_max=10**9, log_before_ms=0, keys_before_ms=0, audit_before_ms=0
+    )
+    assert store.sweep_blobs(99, 9) == []
+    assert store.sweep(keep) == ["j1"]
+    assert store.sweep_blobs(99, 9) == [tree], "what it held stays until it is known to be gone"
+    assert store.sweep_blobs(99, 9) == []
+    store.drop_holds([tree])
+    assert store.sweep_blobs(99, 9) == [piece]
