@@ -83,6 +83,11 @@ class TreeDesk:
         if self._trees is None:
             return
         if event.get("ev") == "state":
-            self._trees.keep_only({item["uid"] for item in event["attempts"] if item["phase"] != "exited"})
+            live = [item for item in event["attempts"] if item["phase"] != "exited"]
+            self._trees.keep_only({item["uid"] for item in live})
+            for item in live:
+                tree = (item.get("meta") or {}).get("tree") or {}
+                if (account := self._accounts.of(tree.get("user", ""))) is not None:
+                    self._trees.use(item["uid"], tree.get("environment", ""), account)
         for item in event["items"] if event.get("ev") == "exited" else ():
             self._trees.drop(item["uid"])

@@ -28,6 +28,9 @@ from dray.processes import look_up
 from dray.snapshots.environments import MOST_BYTES, Environment, environment_digest, read_environment
 
 BUILD_S = 1800.0
+# Of one account.
+MOST_KEPT = 32
+NAME_CHARS = 32
 # So many at a time; the others wait.
 BUILDS = 4
 WORDS = 1500
@@ -50,6 +53,8 @@ class Environments:
         self._base, self._aside, self._build_s = f"{base}/environments", aside, build_s
         self._builds = Aside(BUILDS, "dray-builds")
         self._building: dict[str, asyncio.Lock] = {}
+        # Which attempts run in which of them.
+        self.used: dict[str, str] = {}
 
     def close(self) -> None:
         self._builds.close()
@@ -69,7 +74,7 @@ class Environments:
 
     def place(self, environment: str, account: Account) -> str:
         """Where an environment is, or will be."""
-        return f"{self._folder(account)}/{environment_digest(environment)[:32]}"
+        return f"{self._folder(account)}/{environment_digest(environment)[:NAME_CHARS]}"
 
     def _folder(self, account: Account) -> str:
         return f"{self._base}/{account.uid if account.is_foreign else 'own'}"
@@ -90,6 +95,17 @@ class Environments:
                 raise TreeFault("uv is not installed on this worker, which builds environments", ours=True)
             wanted = await self._aside.do(_read, await fetch(digest))
             await self._build(wanted, uv, place, account)
+            await self._aside.do(self._let_old_go, self._folder(account))
+
+    def _let_old_go(self, folder: str) -> None:
+        """Of one account only those that were used last stay, and those that somebody runs in."""
+        places = [entry for entry in os.scandir(folder) if len(entry.name) == NAME_CHARS]
+        places.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns, reverse=True)
+        for entry in places[MOST_KEPT:]:
+            if entry.path not in self.used.values():
+                gone = f"{folder}/stage-{secrets.token_hex(6)}"
+                os.rename(entry.path, gone)
+                _remove(gone)
 
     async def _build(self, wanted: Environment, uv: str, place: str, account: Account) -> None:
         folder = self._folder(account)

@@ -93,12 +93,19 @@ class Trees:
 
     def begin(self, ask: TreeAsk) -> None:
         """Lay a tree out, however long that takes."""
+        self.use(ask.uid, ask.environment, ask.account)
         if ask.uid not in self._tasks:
             task = self._tasks[ask.uid] = asyncio.ensure_future(self._lay(ask))
             task.add_done_callback(lambda done: self._tasks.pop(ask.uid, None))
 
+    def use(self, uid: str, environment: str, account: Account) -> None:
+        """An attempt runs in an environment, or will: it stays until `drop`."""
+        if environment:
+            self.environments.used[uid] = self.environments.place(environment, account)
+
     def drop(self, uid: str) -> None:
         """An attempt has ended: what it waited for is given up, what it ran in goes."""
+        self.environments.used.pop(uid, None)
         task = self._tasks.get(uid)
         if task is not None:
             task.cancel()
