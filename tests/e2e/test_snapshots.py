@@ -145,9 +145,11 @@ def test_a_wrong_sha_or_id_fails_the_task_and_says_both(site: Cluster, tmp_path:
 
 
 def test_what_has_arrived_before_the_hub_died_is_not_sent_again(site: Cluster, tmp_path: Path) -> None:
+    blobs = site.home / "blobs"
+    if not blobs.is_dir():
+        pytest.skip("files of this site are in its database: nobody sees them arrive")
     for number in range(6):
         (tmp_path / f"{number}.bin").write_bytes(os.urandom(5_000_000))
-    blobs = site.home / "blobs"
 
     def count() -> int:
         return sum(1 for _ in blobs.glob("[0-9a-f][0-9a-f]/*"))

@@ -96,7 +96,7 @@ COMMANDS = {
         "dray.cli.assistants.commands:mcp",
         "Serve the cluster as tools to an agent (Model Context Protocol).",
     ),
-    "snapshot": ("dray.cli.jobs.snapshots:snapshot", "Show the folders that jobs run in, and get them back."),
+    "snapshot": ("dray.cli.site.snapshots:snapshot", "Show the folders that jobs run in, and get them back."),
     "token": (f"{_CLUSTER}:token", "Create, list and revoke tokens."),
     "doctor": (f"{_CLUSTER}:doctor", "Check the hub and this machine's way to it."),
     "completion": ("dray.cli.base.completion:completion", "Print the script for completion in your shell."),

@@ -13,7 +13,7 @@ from dray.cli.base.outage import say
 from dray.cli.base.render import Column, clean, draw_pairs, draw_table, has_colour, terminal_width
 from dray.core.model.units import format_bytes
 
-_HERE = "dray.cli.jobs.snapshots"
+_HERE = "dray.cli.site.snapshots"
 _COLUMNS = (Column("SIZE", right=True), Column("SHA-256"), Column("FILE", least=12))
 SHOWN = 50
 
