@@ -42,6 +42,7 @@ CATALOGUE = (
     "core_passes",
     "core_curves",
     "many_users",
+    "campaigns",
     "policy_stack",
     "explain",
     "snapshots",

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
 from dray.core.lifecycle.state.parties import HOUR_MS, Tally
 from dray.core.model.records.workload import MICRO, WorkloadRecord, WorkloadState
 from dray.hub.documents.records import Document, moment
-
-_BLANK: Document = {
-    "budget": {"money": 0, "gpu_hours": 0, "when_spent": "hold"},
-    "distribution": {"mode": "site", "by": "", "shares": {}, "max_skew": 1, "required": False},
-    "objective": {
-        **dict.fromkeys(("cost", "performance", "reliability", "latency"), 0),
-        "cheapest_in_time": False,
-    },
-}
 
 
 def workload_document(tally: Tally, now_ms: int) -> Document:
     """One workload; its verdict is somebody else's."""
     record = tally.record
     terms = record.terms
-    said: dict[str, Any] = msgspec.to_builtins(terms)
+    budget, lies, objective = terms.budget, terms.distribution, terms.objective
     return {
         "id": record.id,
         "title": terms.title,
@@ -36,7 +23,25 @@ def workload_document(tally: Tally, now_ms: int) -> Document:
         "priority": terms.priority,
         "labels": terms.labels,
         "deadline": terms.deadline or None,
-        **{field: blank | said.get(field, {}) for field, blank in _BLANK.items()},
+        "budget": {
+            "money": budget.money,
+            "gpu_hours": budget.gpu_hours,
+            "when_spent": budget.when_spent,
+        },
+        "distribution": {
+            "mode": lies.mode,
+            "by": lies.by,
+            "shares": lies.shares,
+            "max_skew": lies.max_skew,
+            "required": lies.required,
+        },
+        "objective": {
+            "cost": objective.cost,
+            "performance": objective.performance,
+            "reliability": objective.reliability,
+            "latency": objective.latency,
+            "cheapest_in_time": objective.cheapest_in_time,
+        },
         "width": terms.width,
         "failures": terms.failures,
         "defaults": terms.defaults,
