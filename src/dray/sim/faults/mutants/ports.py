@@ -27,7 +27,7 @@ PORTS = (
     Mutant(
         "ports-untold",
         "The hub does not hear which ports an attempt has.",
-        (Edit(_MACHINE + "_acceptance", "if attempt.ports:", "if False:"),),
+        (Edit("dray.agent.decide.attempts:acceptance", "if attempt.ports:", "if False:"),),
     ),
     Mutant(
         "fixed-port-shared",
