@@ -110,6 +110,8 @@ export function Jobs() {
     user: mine,
     queue: param("queue"),
     name: param("name"),
+    q: param("q"),
+    worker: param("worker"),
     label: param("label"),
     cursor: param("cursor"),
     limit: 50,
@@ -192,7 +194,7 @@ function Filters() {
         only mine
       </label>
       <Field label="Queue" name="queue" />
-      <Field label="Name" name="name" find />
+      <Field label="Find" name="q" find />
     </search>
   );
 }

@@ -68,6 +68,9 @@ function Whole({ worker }: { worker: WorkerDetail }) {
         ) : (
           <p class="faint">Nothing that you may see.</p>
         )}
+        <p>
+          <a href={`/ui/jobs?worker=${worker.id}`}>All jobs that were here</a>
+        </p>
       </Card>
       {worker.quarantined?.length ? (
         <Empty>Runs here and is unknown to the hub: {worker.quarantined.join(", ")}</Empty>
