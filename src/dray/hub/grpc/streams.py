@@ -19,16 +19,19 @@ from dray.hub.answers.service import Document, LogRequest
 from dray.hub.documents.public_feed import FeedEvent
 from dray.hub.grpc.asking import read_choice, read_key, read_spec, read_task, read_text, read_whole, wrong
 from dray.hub.grpc.gathering import Gathering
+from dray.hub.grpc.spelling import to_message
 from dray.hub.grpc.statuses import status_of
 from dray.hub.http.view_calls import EVENT_ID
 from dray.hub.operations import asks
 from dray.hub.operations.operation import Desk, Operation
 from dray.hub.operations.table import OPERATIONS
 from dray.hub.workers.sessions import Sessions
+from dray.v1 import resources_pb2, scheduler_pb2
 from dray.wire.messages import client as wire
 
 MAX_WATCHED = 1000
 MAX_TYPES = 64
+KEPT_EVENTS = 4096
 IN_FLIGHT = 64
 STREAMS_OF_LOGS = ("stdout", "stderr", "both")
 
@@ -39,11 +42,22 @@ class Surroundings:
     def __init__(self, desk: Desk, tokens: Tokens, sessions: Sessions) -> None:
         self.desk, self._tokens, self.sessions = desk, tokens, sessions
         self._open: set[Gathering[Any]] = set()
+        # Events as messages, by their ids: all who follow the feed are told the same ones.
+        self._events: dict[str, Any] = {}
 
     def close(self) -> None:
         """End all of them: the hub is about to stop."""
         for gathering in list(self._open):
             gathering.fail(NotReady("the hub is stopping: ask again in a second"))
+
+    def spell(self, event: FeedEvent) -> Any:
+        """An event as a message, made once for all readers."""
+        made = self._events.get(event.id)
+        if made is None:
+            if len(self._events) >= KEPT_EVENTS:
+                self._events.clear()
+            made = self._events[event.id] = to_message(resources_pb2.Event, _spell_event(event))
+        return made
 
     def check_live(self, caller: Caller) -> None:
         """Refuse to go on for a token that has ended."""
@@ -166,9 +180,8 @@ async def _watch_events(
     with around.kept(caller, gathering):
         async with _filling(gathering, feed):
             async for events in gathering.lists():
-                yield {
-                    "events": [_spell_event(event) for event in events if not types or event.type in types]
-                }
+                told = (around.spell(event) for event in events if not types or event.type in types)
+                yield scheduler_pb2.WatchEventsResponse(events=told)
 
 
 def _spell_event(event: FeedEvent) -> Document:
