@@ -14,6 +14,7 @@ _CLAIMS = "dray.core.scheduling.claims.moving_room:claim_moves"
 _KEPT = "dray.core.scheduling.claims.reservations:"
 _VICTIMS = "dray.core.scheduling.claims.victims:"
 _REGIME = "dray.core.lifecycle.happenings.policy:"
+_LINES = "dray.core.lifecycle.state.lines:Backlog."
 _JOBS = "dray.core.lifecycle.tasks.jobs:"
 _RESULTS = "dray.core.lifecycle.tasks.results:"
 
@@ -377,3 +378,42 @@ MOVERS = (
 )
 
 POLICIES = (*RULES, *KEPT, *IDLING, *VICTIMS, *MOVERS)
+
+# Something happens to a line, and the order that is kept from pass to pass does not hear of it.
+UNHEARD = (
+    _one(
+        "joining-unheard",
+        "Who joins a line that others of its shape stand beside is not put in order.",
+        _LINES + "add",
+        "self.stir(key)",
+        "pass",
+    ),
+    _one(
+        "hold-unheard",
+        "A line stands where a job stood that is held.",
+        "dray.core.lifecycle.happenings.edits:hold_changed",
+        "state.stir(job)",
+        "pass",
+    ),
+    _one(
+        "opened-line-unheard",
+        "A line that a gate lets through again is not put back in order.",
+        _LINES + "open",
+        "self.stir(key)",
+        "pass",
+    ),
+    _one(
+        "opened-cap-unheard",
+        "A line whose first array may run one more is not put back in order.",
+        _ATTEMPTS + "_book",
+        "state.rouse(job)",
+        "state.backlog.wake(job.shape)",
+    ),
+    _one(
+        "eased-user-unheard",
+        "Who is given back what he was charged for stays behind those who have had less than that.",
+        _ATTEMPTS + "account",
+        "state.parties.eased[job.user] = None",
+        "pass",
+    ),
+)
