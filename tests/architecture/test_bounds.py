@@ -37,6 +37,7 @@ EXCEPTIONS = {
     "TemplateRequest.params": "a template is read value by value by `check_template`",
     "RenderRequest.params": "each is read by the parameter that it is for",
     "Edit.changes": "read field by field by `check_spec`",
+    "RerunRequest.changes": "read field by field by `check_spec`",
     "WorkloadRequest.defaults": "read field by field by `check_terms`",
     "WorkloadUpdate.defaults": "read field by field by `check_terms`",
     "UpdateService.changes": "read field by field by `check_spec`",

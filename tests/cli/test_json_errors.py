@@ -18,6 +18,8 @@ OFFLINE = {
     "down",
     "hub",
     "man",
+    # Speaks a protocol of its own on stdin and stdout, where it says so for each question.
+    "mcp",
     "sim",
     "store copy",
     "up",
@@ -33,6 +35,10 @@ MORE = {
     "template add": ["template.yaml"],
     "service scale": ["web", "2"],
     "service share": ["web", "ben"],
+    "workload add": ["w", "jobs.yaml"],
+    "workload scale": ["w", "2"],
+    "workload set": ["w", "--width", "2"],
+    "workload spread": ["w", "pack"],
 }
 
 
@@ -76,6 +82,7 @@ def test_a_hub_that_cannot_be_asked(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("policy.yaml").write_text("queues: {}\n")
+    Path("jobs.yaml").write_text("command: [x]\n")
     Path("template.yaml").write_text("name: t\nspec: {command: [x]}\n")
     words = []
     for param in COMMANDS[name].params:
