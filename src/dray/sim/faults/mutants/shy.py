@@ -272,7 +272,7 @@ SHOWN_BY: dict[str, int] = {
     "lane-gone-with-its-first-call": 1913948666251135,
     "careful-runner-handed-on": 8569044569007261,
     "earlier-run-counts-for-later-try": 8569044568999355,
-    "second-silence-overlooked": 708323016139898,
+    "second-silence-overlooked": 48,
     "acks-of-an-earlier-agent": 2231174486622538,
     "let-go-while-it-runs": 2231174486621307,
     "refusal-charged": 17,
@@ -334,6 +334,7 @@ SHOWN_BY: dict[str, int] = {
     "silence-from-the-asking": 2000000162,
     "released-by-own-turn": 2000000013,
     "lost-rows-followed": 2000000043,
+    "turn-in-doubt-computed-anew": 2000000013,
     "beating-row-taken": 2000000078,
     "gateway-acks-by-itself": 5000000005,
     "let-go-when-sent": 5000000131,
@@ -343,5 +344,4 @@ SHOWN_BY: dict[str, int] = {
     "told-twice-credit-kept": 5000000011,
     "lost-turns-unnoticed-at-gateways": 5000000008,
     "gap-in-told-turns-folded": 5000000011,
-    "turn-in-doubt-computed-anew": 2000000013,
 }
