@@ -11,6 +11,7 @@ from dray.core.lifecycle.providers import health, records
 from dray.core.lifecycle.providers.prices import MICRO, card_price
 from dray.core.lifecycle.state.effects import Alarm, Note
 from dray.core.lifecycle.state.events import AttemptsLost, PolicyChanged
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.policies.policy import Policy, Provider, pack_policy
 from dray.core.model.records.ledger import ProviderRecord
 
@@ -158,15 +159,15 @@ def test_at_the_line_it_stays_what_it_was() -> None:
     line = ProviderRecord(recent_ends=15, recent_faults=7.5, health="ok")
     for before, after in (("ok", "degraded"), ("degraded", "degraded"), ("bad", "bad")):
         line.health = before
-        assert health.judge(line).health == after, "0.4 makes nobody bad, and nobody who is bad well"
+        assert health.judge(line, Rules()).health == after, "0.4 makes nobody bad, and nobody who is bad well"
     line.recent_faults = 5
     line.health = "bad"
-    assert health.judge(line).health == "degraded"
+    assert health.judge(line, Rules()).health == "degraded"
     usual = ProviderRecord(recent_losses=3, recent_days=0.1, month_losses=4, month_days=300, recent_ends=200)
-    assert health.judge(usual).health == "degraded", "three of few, where its month had one"
-    assert "lost 3 workers" in health.judge(usual).why
+    assert health.judge(usual, Rules()).health == "degraded", "three of few, where its month had one"
+    assert "lost 3 workers" in health.judge(usual, Rules()).why
     stormy = ProviderRecord(recent_losses=3, recent_days=6, month_losses=90, month_days=180, recent_ends=200)
-    assert health.judge(stormy).health == "ok", "that is what it is always like"
+    assert health.judge(stormy, Rules()).health == "ok", "that is what it is always like"
 
 
 def test_labels_of_strangers_are_bounded_and_may_say_anything(cluster: Cluster) -> None:

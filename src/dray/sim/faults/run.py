@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from dray.core.lifecycle.state.timings import Rules
@@ -32,6 +33,7 @@ from dray.sim.faults.troubles import (
     WEIGHTS,
 )
 from dray.sim.faults.watches.checker import Checker
+from dray.sim.faults.world.market import QUICK, has_providers
 from dray.sim.faults.world.world import CALM_MS, Size, World
 
 FOREIGN_EVERY = 4
@@ -58,9 +60,10 @@ class Outcome(NamedTuple):
 def draw_rules(seed: int) -> Rules:
     """In some worlds tasks that take seconds are short: they stand behind others, some for longer than they may."""
     draw = random.Random(f"what counts as short {seed}")  # chance, no secret
+    rules = Rules()
     if PATIENT_WORLDS[0] < draw.random() < PATIENT_WORLDS[1]:
-        return Rules(ahead_ms=draw.choice([8_000, 60_000]), behind_ms=draw.choice([1_000, 5_000, 20_000]))
-    return Rules()
+        rules = Rules(ahead_ms=draw.choice([8_000, 60_000]), behind_ms=draw.choice([1_000, 5_000, 20_000]))
+    return replace(rules, **QUICK) if has_providers(seed) else rules
 
 
 def has_several_hubs(seed: int) -> bool:

@@ -14,15 +14,11 @@ from dray.core.lifecycle.state.effects import Alarm, Effect, Note
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.service_events import ProviderJudged
 from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.state.timings import Rules
 from dray.core.model.records.ledger import ProviderRecord
 
 OK, DEGRADED, BAD = "ok", "degraded", "bad"
 HEALTHS = (OK, DEGRADED, BAD)
-LOOK_MS = 300_000
-# Above the first it is that, and below the second no longer.
-_BAD = (0.5, 0.3)
-_DEGRADED = (0.25, 0.15)
-_LEAST_FAULTS = 3
 # So many losses within the last hours, and so many times what its own month tells, are a bad time.
 _LEAST_LOSSES = 2.5
 _TIMES = 8.0
@@ -40,21 +36,20 @@ def fault_share(record: ProviderRecord) -> float:
     return (record.recent_faults + 0.5) / (record.recent_ends + 5)
 
 
-def judge(record: ProviderRecord) -> Finding:
+def judge(record: ProviderRecord, rules: Rules) -> Finding:
     """How a provider is doing by its record; where nothing new is known it stays as it is."""
     share, before = fault_share(record), HEALTHS.index(record.health)
-    enough = record.recent_faults >= _LEAST_FAULTS - 0.5
+    enough = record.recent_faults >= rules.provider_faults - 0.5
     unusual = _loses_unusually(record)
-    worse = (
-        BAD
-        if enough and share >= _BAD[0]
-        else DEGRADED
-        if unusual or (enough and share >= _DEGRADED[0])
-        else OK
-    )
+    worse = OK
+    if enough and share >= rules.provider_bad[0]:
+        worse = BAD
+    elif unusual or (enough and share >= rules.provider_degraded[0]):
+        worse = DEGRADED
     if HEALTHS.index(worse) > before:
-        return Finding(worse, _tell(record, unusual))
-    if before and not unusual and share < (_BAD, _DEGRADED)[2 - before][1]:
+        return Finding(worse, _tell(record, unusual and share < rules.provider_degraded[0]))
+    lines = {BAD: rules.provider_bad, DEGRADED: rules.provider_degraded}
+    if before and not unusual and share < lines[record.health][1]:
         better = HEALTHS[before - 1]
         return Finding(better, "" if better == OK else record.why)
     return Finding(record.health, record.why)
@@ -65,8 +60,8 @@ def _loses_unusually(record: ProviderRecord) -> bool:
     return record.recent_losses >= max(_LEAST_LOSSES, _TIMES * usual * record.recent_days)
 
 
-def _tell(record: ProviderRecord, unusual: bool) -> str:
-    if unusual and fault_share(record) < _DEGRADED[0]:
+def _tell(record: ProviderRecord, by_losses: bool) -> str:
+    if by_losses:
         return f"lost {record.recent_losses:.0f} workers lately, far more than in its last month"
     ends = f"{record.recent_ends:.0f} attempts that ended there lately"
     return f"{record.recent_faults:.0f} of {ends} failed by its fault"
@@ -96,7 +91,7 @@ def follow_health(state: State, name: str) -> None:
     else:
         state.bad_providers.pop(name, None)
     if health != OK:
-        watch(state, name, state.now_ms + LOOK_MS)
+        watch(state, name, state.now_ms + state.rules.provider_look_ms)
 
 
 def look(state: State, name: str, now_ms: int) -> list[ProviderJudged]:
@@ -107,11 +102,11 @@ def look(state: State, name: str, now_ms: int) -> list[ProviderJudged]:
         return []
     del state.provider_looks[name]
     record = read(state, name, now_ms)
-    found = judge(record)
+    found = judge(record, state.rules)
     if found.health != record.health:
         return [ProviderJudged(name, found.health, found.why)]
     if record.health != OK:
-        watch(state, name, now_ms + LOOK_MS)
+        watch(state, name, now_ms + state.rules.provider_look_ms)
     return []
 
 

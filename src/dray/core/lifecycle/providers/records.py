@@ -20,7 +20,6 @@ from dray.core.model.records.records import Attempt, Phase
 KIND = "provider"
 DAY_MS = 86_400_000
 HALF_MS = 7 * DAY_MS
-RECENT_HALF_MS = DAY_MS // 24
 MONTH_HALF_MS = 30 * DAY_MS
 # What may be tracked at once: the label is the worker's own word, and strangers may call themselves what they like.
 MOST_PROVIDERS = 256
@@ -28,10 +27,10 @@ BINS = 24
 # Half a loss a day, until it is known better.
 SPOT_LOSSES = 2.5
 FRESH_MS = 1000
-# Which sums fade how fast, the one of worker-days among them.
+# Which sums fade how fast, the one of worker-days among them; 0: as fast as the rules say.
 _FADING = (
     (("losses", "days", "succeeded", "faults", "money"), "days", HALF_MS),
-    (("recent_ends", "recent_faults", "recent_losses", "recent_days"), "recent_days", RECENT_HALF_MS),
+    (("recent_ends", "recent_faults", "recent_losses", "recent_days"), "recent_days", 0),
     (("month_losses", "month_days"), "month_days", MONTH_HALF_MS),
 )
 
@@ -134,7 +133,7 @@ def read(state: State, name: str, now_ms: int) -> ProviderRecord:
     known = state.ledger.get((KIND, name))
     if not isinstance(known, ProviderRecord):
         return ProviderRecord(since_ms=now_ms)
-    return _brought_forward(known, state.providers_here.get(name, 0), now_ms)
+    return _brought_forward(known, state.providers_here.get(name, 0), now_ms, state.rules.provider_half_ms)
 
 
 def _bring_up(state: State, name: str) -> None:
@@ -155,10 +154,11 @@ def _open(state: State, name: str) -> ProviderRecord:
     return record
 
 
-def _brought_forward(known: ProviderRecord, here: int, now_ms: int) -> ProviderRecord:
+def _brought_forward(known: ProviderRecord, here: int, now_ms: int, recent_ms: int) -> ProviderRecord:
     span_ms = max(0, now_ms - known.since_ms)
     record = msgspec.structs.replace(known, since_ms=max(now_ms, known.since_ms))
-    for names, days, half_ms in _FADING:
+    for names, days, slow_ms in _FADING:
+        half_ms = slow_ms or recent_ms
         left = 0.5 ** (span_ms / half_ms)
         for field in names:
             setattr(record, field, getattr(known, field) * left)

@@ -47,3 +47,9 @@ class Rules:
     loop_ends: int = 5
     loop_window_ms: int = 600_000
     most_ills: int = 3
+    # Shares of what ended lately: above the first a provider is that, and below the second no longer.
+    provider_bad: tuple[float, float] = (0.5, 0.3)
+    provider_degraded: tuple[float, float] = (0.25, 0.15)
+    provider_faults: int = 3
+    provider_half_ms: int = 3_600_000
+    provider_look_ms: int = 300_000

@@ -1,9 +1,12 @@
-"""Deliberate bugs in whose turn it is, what rules hold back, whose room is kept and who is stopped for whom."""
+"""Deliberate bugs in whose turn it is, what rules hold back, whose room is kept and who is stopped for whom;
+in what providers cost, how they are doing, and who goes there all the same.
+"""
 
 from __future__ import annotations
 
 from dray.sim.faults.mutants.mutants import Edit, Mutant
 
+_HEALTH = "dray.core.lifecycle.providers.health:"
 _PASS = "dray.core.scheduling.passes.planning:"
 _GATES = "dray.core.scheduling.turns.gates:Gates."
 _PARTIES = "dray.core.lifecycle.state.parties:"
@@ -414,6 +417,51 @@ UNHEARD = (
         "Who is given back what he was charged for stays behind those who have had less than that.",
         _ATTEMPTS + "account",
         "state.parties.eased[job.user] = None",
+        "pass",
+    ),
+)
+
+PROVIDERS = (
+    _one(
+        "bad-provider-gets-work",
+        "Work goes to a bad provider though it fits elsewhere.",
+        "dray.core.scheduling.placement.candidates:Walk._set_aside",
+        "if shunned is None:",
+        "if True:",
+    ),
+    _one(
+        "health-without-hysteresis",
+        "A provider is well again as soon as it is a little less ill.",
+        _HEALTH + "judge",
+        "share < lines[record.health][1]",
+        "share < lines[record.health][0]",
+    ),
+    _one(
+        "well-at-once",
+        "A bad provider is well again without being degraded before.",
+        _HEALTH + "judge",
+        "better = HEALTHS[before - 1]",
+        "better = HEALTHS[0]",
+    ),
+    _one(
+        "price-of-the-wrong-hour",
+        "An attempt is charged by the price list in force when it ends.",
+        _ATTEMPTS + "learn_end",
+        "if attempt.rate:",
+        "if state.policy.providers and not _price(state, attempt):",
+    ),
+    _one(
+        "paid-twice",
+        "What a lost attempt has cost is charged once more when it went on.",
+        _ATTEMPTS + "refund",
+        "if attempt.rate:",
+        "if False:",
+    ),
+    _one(
+        "gone-and-counted",
+        "A worker that fell silent goes on to add worker-days.",
+        "dray.core.lifecycle.happenings.workers:silent",
+        "providers.follow(state, event.worker)",
         "pass",
     ),
 )

@@ -124,6 +124,12 @@ SHY = (
 )
 
 SHOWN_BY: dict[str, int] = {
+    "bad-provider-gets-work": 1000000067,
+    "health-without-hysteresis": 1000000007,
+    "well-at-once": 1000000001,
+    "price-of-the-wrong-hour": 1000000001,
+    "paid-twice": 1000000070,
+    "gone-and-counted": 1000000003,
     "answer-before-commit": 17,
     "effects-before-commit": 0,
     "log-tail-not-folded": 5,

@@ -7,7 +7,7 @@ from dray.sim.faults.mutants.control import CONTROL
 from dray.sim.faults.mutants.gangs import GANGS, GROUPS
 from dray.sim.faults.mutants.hubs import GATEWAYS, HUBS
 from dray.sim.faults.mutants.mutants import Edit, Mutant
-from dray.sim.faults.mutants.policy import POLICIES, UNHEARD
+from dray.sim.faults.mutants.policy import POLICIES, PROVIDERS, UNHEARD
 from dray.sim.faults.mutants.ports import PORTS
 from dray.sim.faults.mutants.saves import SAVES
 from dray.sim.faults.mutants.services import SERVICES, USES
@@ -550,6 +550,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *GROUPS,
     *SAVES,
     *PORTS,
+    *PROVIDERS,
     *CONTROL,
     *UNHEARD,
     *POLICIES,

@@ -35,6 +35,7 @@ from dray.core.model.units import GB
 from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.nodes.runs import Behaviour, CallRuns, Execution, NoCalls, Runs, card_gb, has_ports
 from dray.sim.faults.nodes.supervisor import Supervisor
+from dray.sim.faults.world.market import labels_of
 from dray.sim.faults.world.network import Connection, Message, Weather
 from dray.sim.faults.world.world import World
 from dray.wire.messages.hub import HUB_PAYLOADS, JobCancel
@@ -104,7 +105,8 @@ class WorkerNode:
             self.supervisor.come_back()
         incarnation = f"{self.machine_name}-{self.life}"
         self.machine = Machine(
-            self.name, incarnation, self.slots, self.service_slots, RESEND_MS, {}, self._ready_runners
+            *(self.name, incarnation, self.slots, self.service_slots, RESEND_MS),
+            *(labels_of(self.world.seed, self.name), self._ready_runners),
         )
         self._young.clear()
         self._shipped.clear()

@@ -29,6 +29,7 @@ from dray.core.model.policies.policy import (
 from dray.core.model.units import GB
 from dray.errors import Conflict
 from dray.sim.faults.nodes.hub import HubNode
+from dray.sim.faults.world.market import draw_objective, draw_providers, has_providers
 from dray.sim.faults.world.pending import Pending
 from dray.sim.faults.world.world import World
 
@@ -55,8 +56,16 @@ class Site:
         self._bounded = self._amounts.random() < BOUNDED
         self._idle = random.Random(f"idle 7 {world.seed}")
         self._watchful = self._idle.random() < WATCHFUL
+        self._market = has_providers(world.seed)
+        self._prices = random.Random(f"prices {world.seed}")
+        self._weighed: dict[str, None] = {}
         self._dressed: dict[str, None] = {}
         self._wanted = 0
+        if self._market and not self.ruled:
+            for number in range(1, 4):
+                world.at(
+                    self._prices.randint(0, world.size.span_ms), self._apply, number, self._bound(Policy())
+                )
         if self.ruled:
             span_ms = world.size.span_ms
             changes = self._rng.choice([0, 0, 1, 3])
@@ -79,6 +88,11 @@ class Site:
                 name: self._idle.choice([0, 5, 15]) for name in ("grace_s", "warn_s", "demote_s", "stop_s")
             }
             policy = msgspec.structs.replace(policy, idle=IdlePolicy(**steps))
+        if self._market:
+            weights = msgspec.structs.replace(policy.placement.weights, cost=self._prices.choice([0, 0, 5]))
+            placement = msgspec.structs.replace(policy.placement, weights=weights)
+            providers = draw_providers(self._prices)
+            policy = msgspec.structs.replace(policy, placement=placement, providers=providers)
         if not self._bounded:
             return policy
         return msgspec.structs.replace(policy, quotas=policy.quotas + _amounts(self._amounts))
@@ -103,6 +117,10 @@ class Site:
 
     def dress(self, key: str, spec: dict[str, Any]) -> None:
         """Give a job what policies go by, before it is handed in for the first time."""
+        if self._market and key not in self._weighed:
+            self._weighed[key] = None
+            if self._prices.random() < 0.3:
+                spec["objective"] = draw_objective(self._prices)
         if not self.ruled or key in self._dressed:
             return
         self._dressed[key] = None

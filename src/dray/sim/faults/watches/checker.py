@@ -40,7 +40,7 @@ from dray.sim.faults.watches.kept_orders import find_misjudged, find_misplaced
 from dray.sim.faults.watches.larger_cards import LargerCardWatch
 from dray.sim.faults.watches.overdue import find_overdue, find_stale, find_unasked, find_unstopped
 from dray.sim.faults.watches.policy import PolicyWatch
-from dray.sim.faults.watches.quarantines import QuarantineWatch
+from dray.sim.faults.watches.quarantines import ProviderWatch, QuarantineWatch
 from dray.sim.faults.watches.room import RoomWatch
 from dray.sim.faults.watches.services import ServiceWatch
 from dray.sim.faults.watches.wake_ups import UseWatch, find_overlooked
@@ -134,6 +134,7 @@ class Checker:
         self._policy, self._rooms = PolicyWatch(world), RoomWatch(world)
         self._quarantines = QuarantineWatch(world)
         self._larger_cards = LargerCardWatch(world)
+        self._providers = ProviderWatch(world)
         self.services = ServiceWatch(world, runs)
         self._uses = UseWatch(world)
         self.calls: CallFacts | None = None
@@ -249,6 +250,7 @@ class Checker:
         self._rooms.committed(life, fresh)
         self._quarantines.committed(life, touched, fresh)
         self._larger_cards.committed(life, touched, fresh, self.account.outgrown)
+        self._providers.committed(life, touched)
         self.services.committed(life, touched)
         self._uses.committed(life, fresh)
         for attempt in touched:
