@@ -13,6 +13,7 @@ from tests.hub.asking import ask
 from tests.hub.channel.test_channel import opened
 
 from dray.hub.channel.channel import MESSAGES
+from dray.hub.grpc.methods import METHODS
 from dray.hub.http.calls import ROUTES
 from dray.hub.http.replies import STATUS
 from dray.hub.operations.table import OPERATIONS
@@ -23,6 +24,7 @@ SCOPES = ("none", "read", "submit", "worker", "admin")
 KINDS = {kind: name for name, kind in CLIENT_PAYLOADS.items()}
 BY_HTTP = {route.operation.name: route for route in ROUTES}
 BY_CHANNEL = {message.operation.name: KINDS[kind] for kind, message in MESSAGES.items()}
+BY_GRPC = {method.operation.name for method in METHODS}
 BOTH = [name for name in OPERATIONS if name in BY_HTTP and name in BY_CHANNEL]
 
 
@@ -105,7 +107,7 @@ def is_refusal(answer: Any) -> bool:
 
 def test_every_operation_is_served_and_nothing_else_is() -> None:
     assert {*BY_HTTP, *BY_CHANNEL} - OPERATIONS.keys() == {"tell_alive", "tell_ready", "show_openapi"}
-    assert OPERATIONS.keys() <= {*BY_HTTP, *BY_CHANNEL}
+    assert OPERATIONS.keys() <= {*BY_HTTP, *BY_CHANNEL, *BY_GRPC}
     assert set(MESSAGES) == set(CLIENT_PAYLOADS.values())
     assert len(BOTH) == 22
 
