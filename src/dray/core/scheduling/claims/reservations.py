@@ -409,12 +409,9 @@ def _taken(state: State, draft: Draft, job_id: str) -> set[int]:
 
 def _in_turn(state: State, draft: Draft, slots: Slots) -> list[Job]:
     """Who is due for a reservation that is to be had, in the order of turns; the others stay due."""
-    turns, jobs = Turns(state, ()), state.jobs
-    full = {queue for queue in draft.reservations if slots.is_full(queue)}
+    turns = Turns(state, ())
     for job_id in list(draft.unprotected):
-        job = jobs.get(job_id)
-        if job is not None and job.queue in full:
-            continue
+        job = state.jobs.get(job_id)
         if job is None or not _may_start(state, job):
             draft.answer(job_id)
         elif slots.of(job):

@@ -92,10 +92,6 @@ class Slots:
         slot = self._wanted(job)
         return "" if slot in self._draft.reservations else slot
 
-    def is_full(self, queue: str) -> bool:
-        """Whether nobody in a queue may have a reservation besides the one there is: thousands may be due for it."""
-        return queue in self._draft.reservations and not self._pressing_in(queue)
-
     def patience_ms(self, job: Job) -> int:
         """How long a job waits before it is protected; 0 where that never happens."""
         after_ms = round(self._state.policy.queue(job.queue).protect_after_s * 1000)
