@@ -412,13 +412,6 @@ UNHEARD = (
         "state.rouse(job)",
         "state.backlog.wake(job.shape)",
     ),
-    _one(
-        "eased-user-unheard",
-        "Who is given back what he was charged for stays behind those who have had less than that.",
-        _ATTEMPTS + "account",
-        "state.parties.eased[job.user] = None",
-        "pass",
-    ),
 )
 
 PROVIDERS = (
