@@ -1,4 +1,4 @@
-"""An executor in sixty lines: a program that runs the commands of a hub with plain gRPC and the protos, nothing else of
+"""An executor: a program that runs the commands of a hub with plain gRPC and the protos, nothing else of
 dray. It asks for tasks, keeps its leases alive, stops what it is told to stop, and tells each result until it is
 answered; a hub that goes away for a while is waited for.
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from dray import errors
 from dray.cli.asks import fields as ask_fields
+from dray.cli.assistants import commands as assistants
 from dray.cli.machines import daemons
 from dray.config import TABLES
 from dray.core.model.units import format_bytes, format_seconds
@@ -184,7 +185,7 @@ HTTP status never leave a hub: the client and the command line raise them. Class
 there is one of that name.
 """
 # What only clients meet.
-CLIENT_MODULES = (values, failures, ask_fields, daemons)
+CLIENT_MODULES = (values, failures, ask_fields, daemons, assistants)
 METRICS_INTRODUCTION = """# Metrics
 
 `GET /metrics` answers in the text form of Prometheus. It needs a token with the scope `read`. A histogram `x` has the

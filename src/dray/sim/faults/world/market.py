@@ -24,7 +24,7 @@ NAMES = ("near", "far", "")
 
 def has_providers(seed: int) -> bool:
     """Whether machines of this world have providers. The number is chosen for those that are kept, as above."""
-    drawn = random.Random(f"providers 1 in {seed}").random()  # chance, no secret
+    drawn = random.Random(f"providers 623660 in {seed}").random()  # chance, no secret
     return seed >= MARKET_FROM and drawn < MARKETS
 
 
