@@ -16,7 +16,7 @@ from dray.testing import RunningHub, make_capability, make_slots, make_spec, run
 FEATURES = ("job_started",)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def hub() -> Iterator[RunningHub]:
     with running_hub() as running:
         yield running

@@ -18,7 +18,7 @@ from dray.testing import RunningHub, make_capability, make_slots, make_spec, run
 FEATURES = ("job_started",)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def hub() -> Iterator[RunningHub]:
     with running_hub(estimate_every_s=0.2) as running:
         yield running

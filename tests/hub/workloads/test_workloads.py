@@ -123,7 +123,7 @@ def test_strangers_see_nothing_and_members_add(people: People) -> None:
     status, answer = people("eve", "POST", "/jobs", {"command": ["true"], "workload": "shared"})
     assert (status, answer["error"]["problems"][0]["where"]) == (400, "workload")
     assert people("eve", "POST", "/workloads", {"id": "shared"})[0] == 409
-    mine = good(people("eve", "POST", "/jobs", {"command": ["true"]}))
+    mine = good(people("eve", "POST", "/jobs", {"command": ["true"], "hold": True}))
     assert people("eve", "PATCH", f"/jobs/{mine['id']}", {"workload": "shared"})[0] == 400
     assert good(people("ann", "POST", "/workloads/shared/cancel"))["state"] == "cancelled"
     assert good(people("bob", "GET", f"/jobs/{job['id']}"))["state"] == "killed"
