@@ -32,7 +32,8 @@ class LeadWatch:
     def __init__(self, world: World, group: HubGroup) -> None:
         self._world, self._group = world, group
         self._last = Position(0, 0)
-        # The first turn of a hub that found turns lost may leave out their numbers.
+        # The first turn of a hub that found turns lost may leave out their numbers; so it may again where the store
+        # loses that very turn before it was answered, for it is committed once more.
         self._may_jump: dict[int, int] = {}
         self._begun: set[int] = set()
         self.assigned: dict[str, None] = {}
@@ -89,7 +90,7 @@ class LeadWatch:
         last, epoch = self._last, self._group.file.log[turn.seq].epoch
         self._last = Position(epoch, turn.seq)
         self._begun.add(life.number)
-        jump = self._may_jump.pop(life.number, 0)
+        jump = self._may_jump.get(life.number, 0)
         if turn.seq != max(jump, last.seq + 1) or epoch < last.epoch:
             self._world.fail(f"turn {turn.seq} of epoch {epoch} was committed after {last}")
 
