@@ -202,7 +202,7 @@ def test_the_side_process_ends_with_its_hub() -> None:
         submit(hub, id="next", max_runtime_s=60)
         why(hub, "next", f"?eta_s={LIMIT_S}")
         [child] = psutil.Process(hub.pid).children()
-        assert "dray.hub.answers.estimator" in child.cmdline()
+        assert "dray.hub.aside.program" in child.cmdline()
         hub.kill()
         deadline = time.monotonic() + LIMIT_S
         while _lives(child):

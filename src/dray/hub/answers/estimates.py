@@ -9,23 +9,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import statistics
-import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from dray.core.lifecycle.state.effects import Note
-from dray.core.lifecycle.state.events import Clock
-from dray.core.lifecycle.state.state import State
 from dray.core.model.ids import split_task_id
 from dray.core.model.records.records import Job
 from dray.core.scheduling.explain.reason import span
 from dray.core.scheduling.passes.snapshot import pack_scene
-from dray.hub.answers.estimator import Foresight, frame
+from dray.hub.aside.foreseeing import Foresight
+from dray.hub.aside.process import TROUBLES, SideProcess
 from dray.hub.documents.records import Document
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
@@ -57,8 +54,7 @@ class Forecasts:
         self.foresight, self.foreseen_ms = Foresight([], [], {}), 0
         self._predicted: dict[str, Estimate] = {}
         self._record: deque[tuple[float, float, float]] = deque(maxlen=KEPT)
-        self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
+        self._side = SideProcess(engine, clock)
         self._asked_s = -WANTED_S
         self._bell, self._news = asyncio.Event(), asyncio.Event()
 
@@ -119,14 +115,7 @@ class Forecasts:
                     # One that takes long is made less often: the side process must not keep a core busy.
                     await asyncio.sleep(max(self._every_s, 3 * (loop.time() - began)))
         finally:
-            self.stop()
-
-    def stop(self) -> None:
-        """End the side process."""
-        process, self._process = self._process, None
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            self._side.stop()
 
     async def _refresh(self) -> None:
         waiting = await self._engine.read(lambda state: any(state.backlog.depth.values()))
@@ -137,7 +126,7 @@ class Forecasts:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 now_ms, found = await self._ask(())
-        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+        except TROUBLES:
             logger.exception("estimates could not be made; the next try begins with a new process")
             return
         known: dict[str, Estimate] = {}
@@ -153,49 +142,10 @@ class Forecasts:
         self._news.clear()
 
     async def _ask(self, guests: Sequence[Job]) -> tuple[int, Foresight]:
-        async with self._turn:
-            process = await self._running()
-            assert process.stdin is not None  # it was started with pipes
-            assert process.stdout is not None
-            try:
-                now_ms = await self._send(process.stdin, guests)
-                length = int.from_bytes(await process.stdout.readexactly(4))
-                return now_ms, _decode(await process.stdout.readexactly(length))
-            except BaseException:
-                # Whoever asks next must not get this answer for their own.
-                self.stop()
-                raise
-
-    async def _send(self, pipe: asyncio.StreamWriter, guests: Sequence[Job]) -> int:
-        """Pack and send a scene, one piece per turn of the engine."""
-        clock = self._clock.read()
-
-        def begin(state: State) -> list[bytes]:
-            pieces.append(pack_scene(state, Clock(clock.now_ms, clock.at_ms), FIRST, guests))
-            return [*_next(pieces[0])]
-
-        pieces: list[Iterator[bytes]] = []
-        some = await self._engine.read(begin)
-        while some:
-            pipe.write(frame(some[0]))
-            await pipe.drain()
-            some = await self._engine.read(lambda state: [*_next(pieces[0])])
-        pipe.write(frame(b""))
-        await pipe.drain()
-        return clock.now_ms
-
-    async def _running(self) -> asyncio.subprocess.Process:
-        if self._process is None or self._process.returncode is not None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "dray.hub.answers.estimator",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
-        return self._process
+        now_ms, packed = await self._side.ask(
+            "foresee", lambda state, clock: pack_scene(state, clock, FIRST, guests)
+        )
+        return now_ms, _decode(packed)
 
     # --- judging ------------------------------------------------------------------------------------------------------
 
@@ -242,10 +192,3 @@ def estimate_document(estimate: Estimate, now_ms: int) -> Document:
         "age_s": max(0, now_ms - estimate.made_ms) / 1000,
         "message": f"starts in ~{span(p50_ms)} (p90 {span(p90_ms)})",
     }
-
-
-def _next(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The next piece, or nothing."""
-    for piece in pieces:
-        yield piece
-        return

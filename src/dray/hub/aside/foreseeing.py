@@ -1,18 +1,14 @@
-"""The side process that runs the scheduler forward: scenes come in on stdin, estimates go out on stdout.
+"""The work of a side process that runs the scheduler forward: from a scene, when its tasks start.
 
-Keeps the hub's loop free: it is another process, and a nicer one. It ends when its stdin does, which is when its hub
-does. The surprising rule: every draw runs in a fork of its own, because a run into the future uses its state up and
+The surprising rule: every draw runs in a fork of its own, because a run into the future uses its state up and
 building one takes longer than a run.
 """
 
 from __future__ import annotations
 
 import os
-import struct
-import sys
 import time
-from collections.abc import Callable
-from typing import IO
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -24,8 +20,6 @@ from dray.core.scheduling.passes.snapshot import TaskKey, build_scene
 DRAWS = 9
 LEAST_DRAWS = 3
 BUDGET_S = 8.0
-NICER = 10
-_LENGTH = struct.Struct(">I")
 Waits = dict[TaskKey, int]
 
 
@@ -58,41 +52,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _RUN = msgspec.msgpack.Decoder(_Run)
 
 
-def main() -> None:
-    """Serve scenes until stdin ends."""
-    os.nice(NICER)
-    parent = os.getppid()
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    while (pieces := read_scene(source)) is not None:
-        answer = _encode(foresee(pieces, lambda: os.getppid() == parent))
-        try:
-            sink.write(_LENGTH.pack(len(answer)) + answer)
-            sink.flush()
-        except BrokenPipeError:
-            # Its hub was killed meanwhile: nobody waits, and a last flush at exit would only complain of the same.
-            os._exit(0)
-
-
-def read_scene(source: IO[bytes]) -> list[bytes] | None:
-    """The pieces of one scene, which an empty one ends; None where stdin ends before that."""
-    pieces: list[bytes] = []
-    while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
-        length = _LENGTH.unpack(head)[0]
-        if not length:
-            return pieces
-        piece = source.read(length)
-        if len(piece) < length:
-            return None
-        pieces.append(piece)
-    return None
-
-
-def frame(piece: bytes) -> bytes:
-    """A piece as it goes through a pipe."""
-    return _LENGTH.pack(len(piece)) + piece
-
-
-def foresee(pieces: list[bytes], go_on: Callable[[], bool]) -> Foresight:
+def foresee(pieces: Sequence[bytes], go_on: Callable[[], bool]) -> Foresight:
     """Several runs into the future of one scene; a task that starts in fewer than half of them has no estimate."""
     state, clock, wanted = build_scene(pieces)
     began, runs, middle = time.monotonic(), list[Waits](), _Run([], [], {})
@@ -138,7 +98,3 @@ def _run_aside(state: State, clock: Clock, number: int, wanted: list[TaskKey]) -
     if status:
         return None
     return _RUN.decode(packed)
-
-
-if __name__ == "__main__":
-    main()
