@@ -21,6 +21,7 @@ from dray.core.lifecycle.state.events import (
     CallsEnded,
     CallsFed,
     CancelRequested,
+    DeadlineLost,
     EpochStarted,
     Fact,
     Feed,
@@ -166,6 +167,7 @@ FACTS: list[Fact] = [
     AttemptEnded("worker-1", OUTCOME),
     CancelRequested("job", 3, "ann", 2.5, "it idled"),
     IdleReached("2-5", "warn", 3.5, 2.5),
+    DeadlineLost("job"),
     ServiceScaled("job", 3, "ann"),
     ReplicaRested("job", 3),
     HealthChanged("worker-1", "job", 3, "2-5", True, False, "no answer"),
@@ -357,6 +359,7 @@ JOB = Job(
     money=1_250_000,
     objective="cost=2",
     workload="sweep",
+    judged_at_ms=9,
 )
 TASK = Task(
     job_id="job",

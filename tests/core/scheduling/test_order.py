@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
+from datetime import UTC, datetime
 
 import pytest
 from tests.core.harness import Cluster
 
-from dray.core.model.policies.policy import Budget, FairShare, Policy, Queue, Quota
+from dray.core.lifecycle.apply import apply
+from dray.core.lifecycle.recovery import load, wake_up
+from dray.core.lifecycle.state.events import AttemptSaved, AttemptsLost, Clock, PolicyChanged
+from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.timers import due
+from dray.core.model.policies.policy import Budget, FairShare, Policy, Queue, Quota, pack_policy
+from dray.core.scheduling.explain.explain import explain
+from dray.core.scheduling.explain.reason import Place, tell_place
 from dray.core.scheduling.turns.order import waiting_in_order
 
 
@@ -57,6 +66,97 @@ def test_the_nearer_deadline_goes_first(cluster: Cluster) -> None:
     cluster.submit("late", deadline="2031-01-01T00:00:00Z")
     cluster.submit("soon", deadline="2030-01-01T00:00:00Z")
     assert cluster.serve_all() == ["first", "soon", "late", "none"]
+
+
+def in_s(cluster: Cluster, seconds: float) -> str:
+    """A moment so many seconds from now, as people write it."""
+    at = datetime.fromtimestamp(cluster.clock.at_ms / 1000 + seconds, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def test_what_cannot_meet_its_deadline_goes_behind_all_that_can_the_shortest_first(cluster: Cluster) -> None:
+    crowd(cluster, Queue(order="edf", protect_after_s=0))
+    cluster.submit("none")
+    cluster.submit("lost", deadline=in_s(cluster, 50), expected_runtime_s=100)
+    cluster.submit("lost too", deadline=in_s(cluster, 60), expected_runtime_s=90)
+    cluster.submit("tight", deadline=in_s(cluster, 70), expected_runtime_s=60)
+    cluster.submit("ample", deadline=in_s(cluster, 500), expected_runtime_s=400)
+    cluster.submit("untold", deadline=in_s(cluster, 600), max_runtime_s=9000)
+    cluster.advance(1)
+    assert waiting_in_order(cluster.state, "default", 3) == [("tight", -1), ("ample", -1), ("untold", -1)]
+    cluster.advance(20)  # it had to begin within ten seconds
+    assert cluster.serve_all() == ["first", "ample", "untold", "tight", "lost too", "lost", "none"]
+
+
+def test_each_task_is_late_by_itself_and_what_was_saved_counts(cluster: Cluster) -> None:
+    """One that goes on from a checkpoint may still be in time when those that begin anew are not."""
+    cluster.rule(queues={"default": Queue(order="edf", protect_after_s=0)})
+    cluster.join("w1", credit=1000, batch=1)
+    cluster.submit("array", array={"last": 2}, deadline=in_s(cluster, 200), expected_runtime_s=100)
+    cluster.submit("rival", deadline=in_s(cluster, 900), expected_runtime_s=10)
+    uid = cluster.current("array", 0)
+    cluster.run(uid)
+    cluster.advance(95)
+    cluster.turn(AttemptSaved("w1", "array", 0, uid, 9, 5000))
+    cluster.hold("array")
+    cluster.turn(AttemptsLost("w1", (uid,), "it is gone"))
+    cluster.join("w2", credit=1000, batch=1)
+    cluster.run(cluster.current("rival"))
+    cluster.advance(30)  # 75 s are left: ten for the first task, a hundred for each of the others
+    cluster.submit("last", deadline=in_s(cluster, 900), expected_runtime_s=10)
+    cluster.hold("array", on=False)
+    cluster.advance(1)
+    assert waiting_in_order(cluster.state, "default", 4) == [("array", 0), ("last", -1), ("array", -1)]
+    assert "can no longer meet its deadline" not in tell_place(found(cluster, "array"))
+    assert cluster.serve_all("w2")[:3] == ["rival", "array", "last"]
+
+
+def found(cluster: Cluster, job_id: str) -> Place:
+    place = explain(cluster.state, cluster.job(job_id)).place
+    assert place is not None
+    return place
+
+
+def test_why_says_that_a_deadline_is_out_of_reach_and_another_one_mends_it(cluster: Cluster) -> None:
+    crowd(cluster, Queue(order="edf", protect_after_s=0))
+    cluster.submit("other", deadline=in_s(cluster, 900), expected_runtime_s=30)
+    cluster.submit("late", deadline=in_s(cluster, 20), expected_runtime_s=30)
+    cluster.advance(1)
+    assert found(cluster, "late").overdue
+    assert tell_place(found(cluster, "late")) == (
+        "1 job with 1 task before it in queue default (edf), since it can no longer meet its deadline behind all "
+        "that can"
+    )
+    cluster.edit("late", deadline=in_s(cluster, 60))
+    assert not found(cluster, "late").overdue
+    assert waiting_in_order(cluster.state, "default", 2) == [("late", -1), ("other", -1)]
+    cluster.rule(queues={"default": Queue(order="sjf")})
+    cluster.advance(100)
+    assert not found(cluster, "late").overdue
+    cluster.rule(queues={"default": Queue(order="edf")})
+    cluster.advance(1)
+    assert found(cluster, "late").overdue
+
+
+def test_deadlines_are_watched_after_a_restart(cluster: Cluster) -> None:
+    crowd(cluster, Queue(order="edf", protect_after_s=0))
+    cluster.submit("lost", deadline=in_s(cluster, 10), expected_runtime_s=30)
+    cluster.submit("tight", deadline=in_s(cluster, 100), expected_runtime_s=60)
+    cluster.submit("ample", deadline=in_s(cluster, 900), expected_runtime_s=60)
+    cluster.advance(5)
+    fresh = State()
+    rows = [copy.deepcopy(list(one.values())) for one in (cluster.state.jobs, cluster.state.tasks)]
+    policy = PolicyChanged(pack_policy(cluster.state.policy), "test")
+    apply(fresh, policy, cluster.clock)
+    load(fresh, cluster.state.counters, (*rows, [], []))  # type: ignore[arg-type]  # rows of two kinds
+    fresh.now_ms, fresh.at_ms = cluster.clock
+    wake_up(fresh, cluster.clock)
+    order = [name for name, _ in waiting_in_order(fresh, "default", 9)]
+    assert order == ["tight", "ample", "lost"]
+    clock = Clock(cluster.now_ms + 60_000, cluster.clock.at_ms + 60_000)
+    for event in due(fresh, clock, str):
+        apply(fresh, event, clock)
+    assert [name for name, _ in waiting_in_order(fresh, "default", 9)] == ["ample", "lost", "tight"]
 
 
 def test_the_least_service_goes_first_time_times_gpus(cluster: Cluster) -> None:

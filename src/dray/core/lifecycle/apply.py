@@ -28,7 +28,7 @@ from dray.core.lifecycle.state import events, pass_events, service_events, workl
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import calls, health, jobs, replicas, results, uses
+from dray.core.lifecycle.tasks import calls, deadlines, health, jobs, replicas, results, uses
 from dray.core.lifecycle.workloads import verbs
 
 
@@ -83,6 +83,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     workload_events.WorkloadRetried: verbs.retried,
     events.AttemptSaved: saves.saved,
     events.HoldChanged: edits.hold_changed,
+    events.DeadlineLost: deadlines.lost,
     events.JobEdited: edits.edited,
     events.RequeueRequested: edits.requeue_requested,
     events.Heard: workers.heard,

@@ -41,7 +41,7 @@ from dray.core.lifecycle.state.pass_events import Braked
 from dray.core.lifecycle.state.service_events import ReplicaRested, RolloutStepped, UpdateAbandoned
 from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.lifecycle.state.workload_events import WorkloadSpent
-from dray.core.lifecycle.tasks import calls, gangs, jobs
+from dray.core.lifecycle.tasks import calls, deadlines, gangs, jobs
 from dray.core.model.records.records import Attempt, Phase
 
 Reasons = Callable[[str], str]
@@ -373,6 +373,10 @@ def _provider(state: State, name: str, clock: Clock, reasons: Reasons) -> list[E
     return list(health.look(state, name, clock.now_ms))
 
 
+def _deadline(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    return list(deadlines.look(state, job_id, clock))
+
+
 def _purse(state: State, workload: str, clock: Clock, reasons: Reasons) -> list[Event]:
     tally = state.workloads.get(workload)
     if tally is None or tally.record.spent or tally.look_ms > clock.now_ms:
@@ -407,4 +411,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "rollout": _rollout,
     "provider": _provider,
     "purse": _purse,
+    "deadline": _deadline,
 }

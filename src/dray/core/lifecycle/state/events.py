@@ -376,6 +376,12 @@ class IdleReached(msgspec.Struct, frozen=True, array_like=True, tag=32):
     limit_s: float = 0
 
 
+class DeadlineLost(msgspec.Struct, frozen=True, array_like=True, tag=38):
+    """Some of what waits of a job can no longer meet its deadline."""
+
+    job_id: str
+
+
 Fact = (
     JobsSubmitted
     | PlanDecided
@@ -411,6 +417,7 @@ Fact = (
     | AttemptResumed
     | AlarmChanged
     | IdleReached
+    | DeadlineLost
     | ServiceFact
     | WorkloadFact
 )

@@ -38,6 +38,9 @@ TaskKey = tuple[str, int]
 # A user and the services that jobs of his use: such jobs wait and start alike.
 Using = tuple[str, tuple[str, ...]]
 NEVER = 1 << 60
+# What can no longer meet its deadline goes between all that can and what has none, the shortest first.
+OVERDUE, UNKNOWN_MS = 1 << 58, 1 << 50
+LONGEST_LOOK_MS = 86_400_000
 
 
 class Reservation(NamedTuple):
@@ -150,6 +153,7 @@ class State:
         self.resuming: dict[str, None] = {}
         self.task_waiters: dict[str, dict[int, dict[str, None]]] = {}
         self.timers: list[tuple[int, str, str]] = []
+        self.judging: dict[str, int] = {}
         self.started_ms = 0
         self.now_ms = self.at_ms = 0
         self.braked = False
@@ -207,6 +211,8 @@ class State:
         ahead, rank = self.place_of(job, position)
         line = self.line_of(job)
         self.backlog.add(line, Entry(ahead, rank, job.seq, position, job.id), self.parties.crowd_of(line))
+        if job.deadline_ms and self.parties.all[job.party].rules.order == "edf":
+            self.watch_deadline(job, self.latest_start_ms(job, position))
 
     def queue_all(self, job: Job) -> None:
         """Put all that waits of a job into its line."""
@@ -240,6 +246,18 @@ class State:
         ahead = -1 if task is not None and task.ahead and name != "srsf" else 0
         return ahead, order(job, task, self.shapes.asks[job.shape][0]) if order else 0
 
+    def latest_start_ms(self, job: Job, position: int) -> int:
+        """By when a job's range, or one task, has to begin to meet the deadline, as long as it is said to run."""
+        task = None if position == RANGE else self.tasks.get((job.id, position))
+        return job.deadline_ms - _told_ms(job, task)
+
+    def watch_deadline(self, job: Job, start_ms: int) -> None:
+        """Look at a job when some of it can no longer begin in time; one look at a time."""
+        due_ms = self.now_ms + min(max(0, start_ms - self.at_ms) + 1, LONGEST_LOOK_MS)
+        if due_ms < self.judging.get(job.id, NEVER):
+            self.judging[job.id] = due_ms
+            self.set_timer(due_ms, "deadline", job.id)
+
     def line_of(self, job: Job) -> BucketKey:
         """The line that a job's tasks wait in."""
         return BucketKey(job.party, job.priority, job.shape)
@@ -268,8 +286,17 @@ def _sjf(job: Job, task: Task | None, ask: Ask) -> int:
     return _expected_ms(job, task)
 
 
+def _told_ms(job: Job, task: Task | None) -> int:
+    """How long a task is at least said to run still: its limit says only how long it may."""
+    return max(0, job.expected_ms - (task.used_ms if task is not None else 0))
+
+
 def _edf(job: Job, task: Task | None, ask: Ask) -> int:
-    return job.deadline_ms or NEVER
+    if not job.deadline_ms:
+        return NEVER
+    if job.judged_at_ms + _told_ms(job, task) > job.deadline_ms:
+        return OVERDUE + min(_expected_ms(job, task), UNKNOWN_MS)
+    return job.deadline_ms
 
 
 def _srsf(job: Job, task: Task | None, ask: Ask) -> int:

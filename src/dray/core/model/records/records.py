@@ -70,16 +70,17 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     spec as submitted, where an edit changed it. Of a gang `nodes` tasks are a group each, of batch work all of them
     (0 in older rows); it counts the tries of all its groups in `generation`, `blamed` says which worker is avoided.
     `broken` and `breaker` are of older rows: a group has them with its first task.
-    `ranked`: its priority was given, not taken from its tier. `deadline_ms` is wall time. `calls`: its tasks are calls
-    of a function and go through lanes; a call has a record of its own only once it had trouble, and [0, cursor) was
-    fed into lanes at least once. `outgrown_bytes`: cards with no more memory than that have proved too small for it, as
-    the job `outgrown_by` found out, and `spec` asks for more. `service`: its tasks are replicas, which start again
-    whenever they end; `resting` of them pause before that. It is `open` until it is stopped. `spec` is its `revision`,
-    `newest` the highest number of one, `stable` the one that was last whole: another while it is updated. While some
-    replicas are replaced by others there may be more of them than it is to have in the end, which is its `aim` then
-    (-1: nobody is replaced). `stepped_ms` (hub time): when that last came forward. `uses`: the services
-    that have to be ready when it starts; `unserved`: one of them is not. `money`: what its attempts that have ended
-    have cost, in millionths; `objective`: what it said of how to choose among workers, as `specs.objectives` packs it.
+    `ranked`: its priority was given, not taken from its tier. `deadline_ms` is wall time, as is `judged_at_ms`: when it
+    was last found that some of what waits of it cannot meet that any more. `calls`: its tasks are calls of a function
+    and go through lanes; a call has a record of its own only once it had trouble, and [0, cursor) was fed into lanes at
+    least once. `outgrown_bytes`: cards with no more memory than that have proved too small for it, as the job
+    `outgrown_by` found out, and `spec` asks for more. `service`: its tasks are replicas, which start again whenever
+    they end; `resting` of them pause before that. It is `open` until it is stopped. `spec` is its `revision`, `newest`
+    the highest number of one, `stable` the one that was last whole: another while it is updated. While some replicas
+    are replaced by others there may be more of them than it is to have in the end, which is its `aim` then (-1: nobody
+    is replaced). `stepped_ms` (hub time): when that last came forward. `uses`: the services that have to be ready when
+    it starts; `unserved`: one of them is not. `money`: what its attempts that have ended have cost, in millionths;
+    `objective`: what it said of how to choose among workers, as `specs.objectives` packs it.
     """
 
     id: str
@@ -150,6 +151,7 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     money: int = 0
     objective: str = ""
     workload: str = ""
+    judged_at_ms: int = 0
 
     @property
     def group_size(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from dray.core.lifecycle.state.lines import RANGE, BucketKey, Entry
 from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.tasks.deadlines import is_overdue
 from dray.core.model.records.records import Job
 from dray.core.scheduling.explain.reason import Place
 from dray.core.scheduling.turns.ranks import rank_of, stands
@@ -40,7 +41,8 @@ def find_place(state: State, job: Job) -> Place | None:
             tasks += before.untouched if entry.position == RANGE else 1
             if walked >= MOST_ENTRIES:
                 break
-    return Place(job.queue, order, jobs, tasks, exact, len(rivals))
+    overdue = order == "edf" and is_overdue(state, job, again)
+    return Place(job.queue, order, jobs, tasks, exact, len(rivals), overdue)
 
 
 def _lines(state: State, queue: str) -> Iterator[BucketKey]:

@@ -53,7 +53,7 @@ class Holder(NamedTuple):
 
 class Place(NamedTuple):
     """How many are served before it in its queue. `exact` False: more than were counted. `rivals`: users it takes
-    turns with.
+    turns with. `overdue`: it can no longer meet its deadline, and goes behind all that can.
     """
 
     queue: str
@@ -62,6 +62,7 @@ class Place(NamedTuple):
     tasks_ahead: int
     exact: bool
     rivals: int
+    overdue: bool = False
 
 
 class Start(NamedTuple):
@@ -241,6 +242,8 @@ def tell_place(place: Place) -> str:
     about = "" if place.exact else "at least "
     line = f"queue {place.queue} ({place.order})"
     rivals = f", taking turns with {count(place.rivals, 'other user')}" if place.rivals else ""
+    if place.overdue:
+        rivals += ", since it can no longer meet its deadline behind all that can"
     if not place.jobs_ahead:
         return f"first in {line}{rivals}"
     ahead = f"{about}{count(place.jobs_ahead, 'job')} with {count(place.tasks_ahead, 'task')}"
