@@ -368,7 +368,8 @@ class Link:
         if knows_more:
             # A database that went back: as when a worker knows of more. Of an equal epoch it heard from another hub.
             engine.raise_epoch(hello.max_epoch + 1)
-        if is_new and hello.done_seq and (knows_more or await self._gateways.has_lost(hello)):
+        # One that was linked here before has been linked to another hub since, for all that is known.
+        if hello.done_seq and (knows_more or await self._gateways.has_lost(hello)):
             self._turn_away(hello)
             hello = msgspec.structs.replace(hello, sessions=())
         if self.over:
@@ -492,7 +493,7 @@ class Gateways:
         return is_new
 
     async def has_lost(self, hello: Hello) -> bool:
-        """Whether the last turn that a gateway was told of, by another hub, is not in this one's log."""
+        """Whether the last turn that a gateway was told of is not in this hub's log."""
         found = await asyncio.to_thread(self._store.follow, hello.done_seq, 0)
         return not 0 < found.epoch <= hello.max_epoch
 

@@ -170,8 +170,15 @@ GATEWAYS = (
         "lost-turns-unnoticed-at-gateways",
         "A leader goes on with workers who were told of turns that its store has lost.",
         _LINK + "_greet",
-        "if is_new and hello.done_seq and (knows_more or await self._gateways.has_lost(hello)):",
+        "if hello.done_seq and (knows_more or await self._gateways.has_lost(hello)):",
         "if False:",
+    ),
+    _one(
+        "known-gateway-believed",
+        "A leader asks nothing of a gateway that it knows, though another one led meanwhile and its turns are lost.",
+        _LINK + "_greet",
+        "if hello.done_seq and (knows_more or await self._gateways.has_lost(hello)):",
+        "if is_new and hello.done_seq and (knows_more or await self._gateways.has_lost(hello)):",
     ),
     Mutant(
         "equal-epoch-of-another-leader",

@@ -354,4 +354,5 @@ SHOWN_BY: dict[str, int] = {
     "told-twice-credit-kept": 5000000011,
     "lost-turns-unnoticed-at-gateways": 5000000008,
     "gap-in-told-turns-folded": 5000000011,
+    "known-gateway-believed": 4706045695729074,
 }
