@@ -144,6 +144,40 @@ def test_a_wrong_sha_or_id_fails_the_task_and_says_both(site: Cluster, tmp_path:
     assert site.call("POST", f"/snapshots/{tree}/check").json["missing"] == []
 
 
+def outcomes(site: Cluster) -> dict[str, float]:
+    lines = site.call("GET", "/metrics").body.decode().splitlines()
+    found = [line.split() for line in lines if line.startswith("dray_prewarm_hints_total{")]
+    return {name.split('"')[1]: float(count) for name, count in found}
+
+
+def test_what_the_next_task_needs_is_there_before_it_starts(site: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "large.bin").write_bytes(b"x" * 3_000_000)
+    gate = tmp_path / "gate"
+    wait = f"while [ ! -e {gate} ]; do sleep 0.05; done"
+    files = site.folder / "w1" / "worker" / "snapshots" / "files"
+    before = outcomes(site)
+    first = site.submit("sh", "-c", wait, min_cpu_cores=2, expected_runtime_s=5)
+    site.wait_state(first, "running")
+    made = site.dray(
+        *("submit", "--snapshot", str(tmp_path / "code"), "-c", "2", "--", "sh", "-c", "wc -c < large.bin")
+    )
+    assert made.code == 0, made.err
+    second = made.out.strip()
+    wait_for(
+        lambda: any(path.stat().st_size == 3_000_000 for path in files.glob("*/*")),
+        "the files of the one that waits have come",
+    )
+    assert site.job(second)["state"] == "pending"
+    gate.touch()
+    assert site.logs(site.wait_state(second, "succeeded")["id"]) == b"3000000\n"
+    after = outcomes(site)
+    assert {name: after[name] - before[name] for name in after} == {
+        "sent": 1, "used": 1, "wasted": 0, "lost": 0
+    }  # fmt: skip
+    assert "of use 1/1 (100 %)" in site.dray("top").out
+
+
 def test_what_has_arrived_before_the_hub_died_is_not_sent_again(site: Cluster, tmp_path: Path) -> None:
     blobs = site.home / "blobs"
     if not blobs.is_dir():

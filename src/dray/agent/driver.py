@@ -99,7 +99,7 @@ class Driver:
         self._accounts = Accounts(machine.calls.pool.task_users)
         machine.accounts = self._accounts.describe()
         ways = TreeWays(self._laid, self._queue_run, self._supervised_late)
-        self._trees = TreeDesk(self._accounts, ways)
+        self._trees = TreeDesk(self._accounts, ways, machine.prewarming)
         self._look = asyncio.Event()
         self._paced = asyncio.Event()
         self._unshipped: set[str] = set()
@@ -118,6 +118,7 @@ class Driver:
             "job_go": machine.go,
             "job_cancel": machine.cancelled,
             "job_resume": machine.resumed,
+            "prewarm_hint": self._trees.hinted,
         }
         ports = Ports(lambda: machine.running)
         execs = Execs(str(home), lambda: machine.running)

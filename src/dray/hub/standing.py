@@ -79,6 +79,7 @@ class Standing:
             self._files.describe()[0],
             mirror,
             {} if self.gateways is None else self.gateways.gauge,
+            dict(state.prewarm_ends),
         )
 
 

@@ -48,7 +48,7 @@ from dray.wire.messages.hub import (
 
 FEATURES = (
     *("list", "resend", "job_started", "job_log", "shared_gpu", "lease", "gang", "job_progress"),
-    *("calls", "yield", "behind", "ports"),
+    *("calls", "yield", "behind", "ports", "prewarm"),
 )
 # Of the time after which the hub gives a worker up: a fenced task must be gone before another one starts elsewhere.
 LEASE_SHARE = 0.75
@@ -327,6 +327,7 @@ class Machine(TaskTalk):
     def registration(self, now_ms: int) -> dict[str, Any]:
         """The first message of a session: all that this worker is, runs and has finished."""
         self._contact.registering(now_ms)
+        self.prewarming.registering()
         finished = [attempt.result for attempt in self.running.values() if attempt.result is not None]
         return {
             "id": self.name,
@@ -376,6 +377,7 @@ class Machine(TaskTalk):
             "devices": msgspec.to_builtins(self.devices),
             "active": active + self.calls.unfinished(),
             "beat": self._contact.beat,
+            **self.prewarming.tell(),
         }
         if self.uses:
             payload["usage"] = {"attempts": self.uses}

@@ -14,6 +14,7 @@ from dray.agent.decide.calls.lanes import Lane
 from dray.agent.decide.effects import Effect, Supervise, Tell
 from dray.agent.decide.health import Health
 from dray.agent.decide.preparing import laid
+from dray.agent.decide.prewarming import Prewarming
 from dray.agent.decide.words import Words
 
 # Half of what a hub reads of one worker: what is said on the way out comes on top.
@@ -26,6 +27,7 @@ class TaskTalk:
     def __init__(self, calls: Calls) -> None:
         self.running: dict[str, Running] = {}
         self.calls = calls
+        self.prewarming = Prewarming()
         self.yields = calls.yields
         self.registered = False
         self.health = Health()

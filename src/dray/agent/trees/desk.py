@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dray.agent.decide.effects import Launch, Lay
+from dray.agent.decide.effects import Effect, Launch, Lay
 from dray.agent.decide.preparing import lay_of, tree_meta, waits_for_tree
+from dray.agent.decide.prewarming import Cool, Prewarming, Warm
 from dray.agent.runners.blobs import Blobs
 from dray.agent.tasks.accounts import Accounts
 from dray.agent.tasks.aside import do_aside
 from dray.agent.trees.faults import TreeFault
-from dray.agent.trees.trees import TreeAsk, Trees
+from dray.agent.trees.trees import Told, TreeAsk, Trees
+from dray.wire.messages.hub import PrewarmHint
 
 
 class TreeWays(NamedTuple):
@@ -27,15 +29,15 @@ class TreeWays(NamedTuple):
 class TreeDesk:
     """One agent's."""
 
-    def __init__(self, accounts: Accounts, ways: TreeWays) -> None:
-        self._accounts, self._ways = accounts, ways
+    def __init__(self, accounts: Accounts, ways: TreeWays, prewarming: Prewarming) -> None:
+        self._accounts, self._ways, self._prewarming = accounts, ways, prewarming
         self._trees: Trees | None = None
         # Those that take another's place, and are handed over when their trees are there.
         self._behind: dict[str, dict[str, Any]] = {}
 
     async def open(self, base: Path, blobs: Blobs, most_bytes: int) -> None:
         """Find what earlier agents have left."""
-        trees = Trees(base, blobs, most_bytes, self._laid)
+        trees = Trees(base, blobs, most_bytes, Told(self._laid, self._warmed, self._changed))
         await do_aside(trees.open, self._accounts.are_foreign)
         self._trees = trees
 
@@ -63,13 +65,37 @@ class TreeDesk:
     def lay(self, lay: Lay) -> None:
         """Begin to lay a tree out."""
         account = self._accounts.of(lay.user)
+        self._prewarm(self._prewarming.began(lay.uid, lay.environment))
         if self._trees is None or account is None:
             fault = TreeFault("this worker cannot lay snapshots out: its log says why", ours=True)
             asyncio.get_running_loop().call_soon(self._laid, lay.uid, fault)
         else:
             self._trees.begin(TreeAsk(lay.uid, lay.snapshot_id, lay.sha, account, lay.environment))
 
+    def hinted(self, hint: PrewarmHint, now_ms: int) -> list[Effect]:
+        """A task may soon need something here."""
+        self._prewarm(self._prewarming.hinted(hint))
+        return []
+
+    def _warmed(self, step: Warm) -> None:
+        self._prewarm(self._prewarming.warmed(step))
+
+    def _changed(self, have: tuple[str, ...]) -> None:
+        self._prewarming.have = have
+
+    def _prewarm(self, steps: list[Warm | Cool]) -> None:
+        for step in steps:
+            if isinstance(step, Warm):
+                account = self._accounts.of(step.user)
+                if self._trees is None or account is None:
+                    asyncio.get_running_loop().call_soon(self._warmed, step)
+                else:
+                    self._trees.warm(step, account)
+            elif self._trees is not None:
+                self._trees.cool()
+
     def _laid(self, uid: str, fault: TreeFault | None) -> None:
+        self._prewarm(self._prewarming.ended(uid))
         task = self._behind.pop(uid, None)
         if task is None:
             self._ways.laid(uid, str(fault or ""), fault is not None and fault.ours)
@@ -91,3 +117,4 @@ class TreeDesk:
                     self._trees.use(item["uid"], tree.get("environment", ""), account)
         for item in event["items"] if event.get("ev") == "exited" else ():
             self._trees.drop(item["uid"])
+            self._prewarm(self._prewarming.ended(item["uid"]))

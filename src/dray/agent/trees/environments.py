@@ -33,6 +33,8 @@ MOST_KEPT = 32
 NAME_CHARS = 32
 # So many at a time; the others wait.
 BUILDS = 4
+MOST_TOLD = 6
+GENTLY = ("nice", "-n", "15")
 WORDS = 1500
 # What leads to package indexes, and is the machine's to say.
 _PASSED = ("UV_", "SSL_CERT", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
@@ -55,6 +57,7 @@ class Environments:
         self._building: dict[str, asyncio.Lock] = {}
         # Which attempts run in which of them.
         self.used: dict[str, str] = {}
+        self._built: dict[str, str] = {}
 
     def close(self) -> None:
         self._builds.close()
@@ -79,8 +82,22 @@ class Environments:
     def _folder(self, account: Account) -> str:
         return f"{self._base}/{account.uid if account.is_foreign else 'own'}"
 
-    async def have(self, environment: str, account: Account, fetch: Callable[[str], Any]) -> None:
-        """See that an environment is there; raises TreeFault. `fetch` gives where the document of a digest lies."""
+    def list_built(self) -> list[str]:
+        """The environments that are known to be here, those that were asked for last at the end."""
+        return list(self._built.values())
+
+    def _note(self, place: str, environment: str) -> None:
+        self._built.pop(place, None)
+        self._built[place] = environment
+        if len(self._built) > MOST_TOLD:
+            del self._built[next(iter(self._built))]
+
+    async def have(
+        self, environment: str, account: Account, fetch: Callable[[str], Any], gently: bool = False
+    ) -> None:
+        """See that an environment is there; raises TreeFault. `fetch` gives where the document of a digest lies.
+        `gently`: nobody waits for it yet.
+        """
         place, digest = self.place(environment, account), environment_digest(environment)
         if not digest:
             raise TreeFault(
@@ -89,12 +106,14 @@ class Environments:
         async with self._building.setdefault(place, asyncio.Lock()):
             if await self._aside.do(os.path.isdir, place):
                 await self._aside.do(_touch, place)
+                self._note(place, environment)
                 return
             uv = find_uv()
             if not uv:
                 raise TreeFault("uv is not installed on this worker, which builds environments", ours=True)
             wanted = await self._aside.do(_read, await fetch(digest))
-            await self._build(wanted, uv, place, account)
+            await self._build(wanted, [*(GENTLY if gently else ()), uv], place, account)
+            self._note(place, environment)
             await self._aside.do(self._let_old_go, self._folder(account))
 
     def _let_old_go(self, folder: str) -> None:
@@ -103,11 +122,12 @@ class Environments:
         places.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns, reverse=True)
         for entry in places[MOST_KEPT:]:
             if entry.path not in self.used.values():
+                self._built.pop(entry.path, None)
                 gone = f"{folder}/stage-{secrets.token_hex(6)}"
                 os.rename(entry.path, gone)
                 _remove(gone)
 
-    async def _build(self, wanted: Environment, uv: str, place: str, account: Account) -> None:
+    async def _build(self, wanted: Environment, uv: list[str], place: str, account: Account) -> None:
         folder = self._folder(account)
         stage = f"{folder}/stage-{secrets.token_hex(6)}"
         await self._aside.do(_prepare, folder, stage, wanted, account)
@@ -152,7 +172,12 @@ class Environments:
             await asyncio.shield(self._aside.do(_drop_note, note))
         if process.returncode:
             words = said.decode(errors="replace").strip()
-            raise TreeFault(f"its environment cannot be built: {os.path.basename(command[0])} says:\n{words}")
+            raise TreeFault(f"its environment cannot be built: {_name(command)} says:\n{words}")
+
+
+def _name(command: list[str]) -> str:
+    """The program itself, and not what runs it gently."""
+    return os.path.basename(command[len(GENTLY)] if command[: len(GENTLY)] == [*GENTLY] else command[0])
 
 
 def _begin(
@@ -199,16 +224,16 @@ def _end_build(name: str) -> None:
             os.killpg(int(pid), signal.SIGKILL)
 
 
-def _commands(uv: str, wanted: Environment, stage: str) -> list[list[str]]:
-    venv = [uv, "venv", "--relocatable", "--quiet", f"{stage}/venv"]
+def _commands(uv: list[str], wanted: Environment, stage: str) -> list[list[str]]:
+    venv = [*uv, "venv", "--relocatable", "--quiet", f"{stage}/venv"]
     if wanted.python:
         venv += ["--python", wanted.python]
     if wanted.kind == "lock":
         # The project itself comes with the snapshot, if at all.
-        install = [uv, "sync", "--frozen", "--no-install-project", "--quiet", "--no-dev"]
+        install = [*uv, "sync", "--frozen", "--no-install-project", "--quiet", "--no-dev"]
     elif wanted.kind:
         name = "requirements.txt" if wanted.kind == "requirements" else "pyproject.toml"
-        install = [uv, "pip", "install", "--quiet", "-r", name]
+        install = [*uv, "pip", "install", "--quiet", "-r", name]
     else:
         return [venv]
     return [venv, install]

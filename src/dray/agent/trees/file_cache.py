@@ -46,6 +46,10 @@ class FileCache:
         """Those that have to be made; the others are young from now on."""
         return [file for file in files if not self._has(file)]
 
+    def has_all(self, manifest: Manifest) -> bool:
+        """Whether all files of a tree are here, as far as is known without a look."""
+        return all(name_of(file) in self._held for file in manifest.files)
+
     def _has(self, file: File) -> bool:
         name = name_of(file)
         if name not in self._held:

@@ -9,15 +9,19 @@ out, so that an agent which comes after another goes on from there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
 import shutil
+import sys
+import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
+from dray.agent.decide.prewarming import Warm
 from dray.agent.runners.blobs import Blobs, Refused
 from dray.agent.runners.home import remove_as
 from dray.agent.tasks.accounts import Account
@@ -27,14 +31,20 @@ from dray.agent.trees.faults import TreeFault
 from dray.agent.trees.file_cache import FileCache, name_of, spread
 from dray.agent.trees.laying import Owner, can_clone, lay_out
 from dray.errors import DrayError
-from dray.snapshots.manifest import MOST_MANIFEST_BYTES, Manifest, digest_of, read_manifest
+from dray.snapshots.manifest import MOST_MANIFEST_BYTES, File, Manifest, digest_of, read_manifest
 
 # The disk says no: not the hub, and not for a moment.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES)
 MANIFESTS = 32
+# So many of them are told to the hub.
+MOST_TOLD = 8
+# What is got ready ahead of time, at once, and how gently.
+PORTION_BYTES, PORTION_FILES, GENTLE = 16 << 20, 500, 15
 # While a hub is away its values are asked for again.
 PAUSE_S = 5.0
 TRIES = 3
+P = ParamSpec("P")
+T = TypeVar("T")
 logger = logging.getLogger("dray.agent.trees")
 
 
@@ -48,15 +58,22 @@ class TreeAsk(NamedTuple):
     environment: str = ""
 
 
-class Trees:
-    """Of one agent. `told` hears how each went."""
+class Told(NamedTuple):
+    """Who hears of it: how a tree went, that something was got ready, what is here by now in the hub's words."""
 
-    def __init__(
-        self, base: Path, blobs: Blobs, most_bytes: int, told: Callable[[str, TreeFault | None], None]
-    ) -> None:
+    laid: Callable[[str, TreeFault | None], None]
+    warmed: Callable[[Warm], None]
+    changed: Callable[[tuple[str, ...]], None]
+
+
+class Trees:
+    """Of one agent."""
+
+    def __init__(self, base: Path, blobs: Blobs, most_bytes: int, told: Told) -> None:
         self._base, self._blobs, self._told = base / "snapshots", blobs, told
         self._stage, self._trees = f"{self._base}/stage", f"{self._base}/trees"
-        self._aside = Aside(2, "dray-trees")
+        self._aside, self._gently = Aside(2, "dray-trees"), Aside(1, "dray-prewarming")
+        self._warming: asyncio.Task[None] | None = None
         self._making = asyncio.Lock()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
@@ -86,8 +103,10 @@ class Trees:
         """Give up what is under way: another agent takes it up."""
         for task in self._tasks.values():
             task.cancel()
+        self.cool()
         self.environments.close()
         self._aside.close()
+        self._gently.close()
 
     # --- laying out ---------------------------------------------------------------------------------------------------
 
@@ -135,17 +154,68 @@ class Trees:
             fault = TreeFault(f"{_name(ask)} cannot be had on this worker: {found}", ours=True)
         if fault is not None:
             logger.warning("attempt %s: %s", ask.uid, fault)
-        self._told(ask.uid, fault)
+        self._told.laid(ask.uid, fault)
+        await self._tell_changed()
 
-    async def warm(self, snapshot_id: str) -> int:
-        """Have all that a tree is made of; gives its size."""
-        manifest = await self._find(snapshot_id)
-        await self._have(manifest)
-        return manifest.size
+    # --- getting ready ------------------------------------------------------------------------------------------------
 
-    def is_warm(self, snapshot_id: str) -> bool:
-        """Whether a tree was made lately from what is here."""
-        return snapshot_id in self._manifests
+    def warm(self, step: Warm, account: Account) -> None:
+        """Get something ready at leisure, until `cool`."""
+        self._warming = asyncio.ensure_future(self._warm(step, account))
+
+    def cool(self) -> None:
+        """Stop with that."""
+        if self._warming is not None:
+            self._warming.cancel()
+            self._warming = None
+
+    async def _warm(self, step: Warm, account: Account) -> None:
+        try:
+            if step.environment:
+                fetch = self._fetch_environment
+                await self.environments.have(step.environment, account, fetch, gently=True)
+            else:
+                await self._warm_files(await self._find(step.snapshot_id))
+        except (TreeFault, DrayError, ValueError, OSError) as fault:
+            # Whoever needs it hears of it then.
+            logger.info("could not be got ready: %s", fault)
+        else:
+            await self._tell_changed()
+        self._warming = None
+        self._told.warmed(step)
+
+    async def _warm_files(self, manifest: Manifest) -> None:
+        """Make the files of a tree, some at a time, by one transfer and by one thread that gives way to all others."""
+        files = self._files
+        assert files is not None  # open() comes first
+        async with self._making:
+            missing = await self._whole(self._gently, files.find_missing, manifest.files)
+            for some in _portions(missing):
+                wanted = {name_of(file) for file in some}
+                paths = {}
+                for digest in await self._aside.do(_chunks_of, manifest, wanted):
+                    paths[digest] = await self._fetch(digest.hex(), "")
+                await self._whole(self._gently, _make_gently, files, manifest, wanted, paths)
+            await self._whole(self._aside, files.trim, {name_of(file) for file in manifest.files})
+
+    async def _tell_changed(self) -> None:
+        """Say what is here. Of trees only those that were used last, and are whole."""
+        files = self._files
+        assert files is not None  # as above
+        async with self._making:
+            lately = list(self._manifests.values())[-MOST_TOLD:]
+            whole = await self._whole(self._aside, _find_whole, files, lately)
+        trees = tuple(f"snapshot {manifest.sha}" for manifest in whole)
+        self._told.changed((*(f"environment {name}" for name in self.environments.list_built()), *trees))
+
+    async def _whole(self, aside: Aside, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Work on kept files: one thread at a time, also where whoever asked for it has gone meanwhile."""
+        doing = asyncio.ensure_future(aside.do(work, *args, **kwargs))
+        try:
+            return await asyncio.shield(doing)
+        except asyncio.CancelledError:
+            await asyncio.wait([doing])
+            raise
 
     async def _find(self, snapshot_id: str) -> Manifest:
         known = self._manifests.get(snapshot_id)
@@ -197,14 +267,14 @@ class Trees:
         files = self._files
         assert files is not None  # as above
         async with self._making:
-            missing = await self._aside.do(files.find_missing, manifest.files)
+            missing = await self._whole(self._aside, files.find_missing, manifest.files)
             wanted = {name_of(file) for file in missing}
             if wanted:
                 digests = await self._aside.do(_chunks_of, manifest, wanted)
                 found = await asyncio.gather(*(self._fetch(one.hex(), "") for one in digests))
                 paths = dict(zip(digests, found, strict=True))
-                await self._aside.do(files.make, manifest, wanted, paths.__getitem__)
-            await self._aside.do(files.trim, {name_of(file) for file in manifest.files})
+                await self._whole(self._aside, files.make, manifest, wanted, paths.__getitem__)
+            await self._whole(self._aside, files.trim, {name_of(file) for file in manifest.files})
 
     async def _fetch_environment(self, digest: str) -> str:
         return await self._fetch(digest, f"env-{digest}")
@@ -257,6 +327,30 @@ def _chunks_of(manifest: Manifest, wanted: Collection[str]) -> list[bytes]:
     """The chunks in which any of these files is."""
     found = (parts for file, parts in spread(manifest) if name_of(file) in wanted)
     return list(dict.fromkeys(digest for parts in found for digest, _, _ in parts))
+
+
+def _portions(missing: Sequence[File]) -> Iterator[list[File]]:
+    """Files in portions that take a moment each: what waits behind one waits no longer."""
+    some: list[File] = []
+    for file in missing:
+        some.append(file)
+        if sum(one.size for one in some) >= PORTION_BYTES or len(some) >= PORTION_FILES:
+            yield some
+            some = []
+    if some:
+        yield some
+
+
+def _make_gently(files: FileCache, manifest: Manifest, wanted: set[str], paths: Mapping[bytes, str]) -> None:
+    if sys.platform == "linux":
+        # Of this thread alone, which does nothing else.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GENTLE)
+    files.make(manifest, wanted, paths.__getitem__)
+
+
+def _find_whole(files: FileCache, manifests: Sequence[Manifest]) -> list[Manifest]:
+    return [manifest for manifest in manifests if files.has_all(manifest)]
 
 
 def _forget(done: asyncio.Future[None]) -> None:

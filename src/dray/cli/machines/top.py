@@ -220,7 +220,11 @@ class Watching:
 
 def _list_rows(found: Document, lines: int) -> int:
     """The same of a view of so many lines, of which alarms take one."""
-    return _rows(lines + 1 - bool(found.get("alarms"))) if lines else _PLAIN_ROWS
+    return (
+        _rows(lines + 1 - bool(found.get("alarms")) - bool((found.get("prewarms") or {}).get("sent")))
+        if lines
+        else _PLAIN_ROWS
+    )
 
 
 def _rows(lines: int) -> int:
@@ -267,9 +271,16 @@ def _totals(found: Document, width: int) -> list[str]:
         f"tasks   {running:,} running, {waiting:,} waiting   a minute {starts:g} starts, {ends:g} ends",
         f"users   {users or 'nobody holds anything'}",
     ]
+    if (prewarms := found.get("prewarms") or {}).get("sent"):
+        lines.append(f"warmed  {_tell_prewarms(prewarms)}")
     if alarms := [str(alarm["text"]) for alarm in found.get("alarms") or ()]:
         lines.append(f"alarms  {len(alarms)}: {'; '.join(alarms)}")
     return [_cut(clean(line), width) for line in lines]
+
+
+def _tell_prewarms(prewarms: Mapping[str, int]) -> str:
+    used, wasted = prewarms.get("used", 0), prewarms.get("wasted", 0)
+    return f"ahead of time {prewarms['sent']:,} times, of use {_meter(used, used + wasted)}"
 
 
 def _meter(in_use: int, total: int) -> str:

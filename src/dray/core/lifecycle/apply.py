@@ -28,7 +28,7 @@ from dray.core.lifecycle.state import events, pass_events, service_events, workl
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import calls, deadlines, health, jobs, replicas, results, uses
+from dray.core.lifecycle.tasks import calls, deadlines, health, jobs, prewarms, replicas, results, uses
 from dray.core.lifecycle.workloads import verbs
 
 
@@ -121,6 +121,8 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     pass_events.LanesHungry: passes.lanes_hungry,
     pass_events.LanesKept: passes.lanes_kept,
     pass_events.LeadsSeen: passes.leads_seen,
+    pass_events.Foreseen: prewarms.foreseen,
+    pass_events.WarmSeen: prewarms.warm_seen,
 }
 
 

@@ -389,6 +389,11 @@ def _purse(state: State, workload: str, clock: Clock, reasons: Reasons) -> list[
     return []
 
 
+def _foresee(state: State, key: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    """The turn that this look brings about looks ahead by itself."""
+    return []
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -412,4 +417,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "provider": _provider,
     "purse": _purse,
     "deadline": _deadline,
+    "foresee": _foresee,
 }

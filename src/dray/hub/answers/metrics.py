@@ -50,7 +50,7 @@ class Gauges(NamedTuple):
 
     `log_lag` counts turns that are committed and not yet in the rows, `attempts` those that ended since the hub's
     start, by phase. `disk` is the size of the hub's disk and what is free of it, in bytes; `files_free` is what is free
-    where output and large values go, if anybody can say.
+    where output and large values go, if anybody can say. `prewarms`: hints to workers, and what became of them.
     """
 
     queue_depth: Mapping[str, int] = {}
@@ -68,6 +68,7 @@ class Gauges(NamedTuple):
     files_ok: bool = True
     mirror: MirrorGauge | None = None
     gateways: Mapping[str, int] = {}
+    prewarms: Mapping[str, int] = {}
 
 
 ReadGauges = Callable[[], Gauges]
@@ -189,6 +190,14 @@ class _GaugeReader(Collector):
         for phase, count in sorted(now.attempts.items()):
             attempts.add_metric([phase], count)
         yield attempts
+        prewarms = CounterMetricFamily(
+            "dray_prewarm_hints",
+            "Hints to workers to get snapshots and environments ready ahead of time, and what became of them",
+            labels=["outcome"],
+        )
+        for outcome in ("sent", "used", "wasted", "lost"):
+            prewarms.add_metric([outcome], now.prewarms.get(outcome, 0))
+        yield prewarms
         certificate = GaugeMetricFamily(
             "dray_certificate_seconds", "Time until the hub's certificate ends, with TLS"
         )

@@ -124,6 +124,13 @@ class BlobAccess:
             for worker in self._workers_of(token_id)
             for uid in state.held.get(worker, ())
         }
+        # And what it was told to get ready for.
+        told = [
+            prewarm.job_id
+            for worker in self._workers_of(token_id)
+            for prewarm in state.prewarms.get(worker, {}).values()
+        ]
+        held.update(told)
         specs = (unpack_spec(state.jobs[job_id].spec) for job_id in held if job_id in state.jobs)
         trees = {HOLDS + tree for spec in specs if (tree := manifest_digest(spec.snapshot_id))}
         return bool(held) and self._store.job_refers(digest, [*held, *trees])

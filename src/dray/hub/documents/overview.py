@@ -53,6 +53,7 @@ def overview_steps(
             for user, (tasks, gpus) in sorted(holders.items(), key=lambda item: (-item[1][1], -item[1][0]))
             if sees(user)
         ],
+        "prewarms": dict(state.prewarm_ends),
         "matched": len(keys),
         "rows": [_row(state, sees, name) for _, name in keys[offset : offset + limit]],
     }

@@ -37,6 +37,7 @@ from dray.core.lifecycle.state.events import (
     WorkerRegistered,
     WorkerReturned,
 )
+from dray.core.lifecycle.state.pass_events import WarmSeen
 from dray.core.lifecycle.state.service_events import HealthChanged
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.health import is_news as is_news_of_health
@@ -264,6 +265,8 @@ def _said_by_beat(state: State, worker: str, body: Heartbeat) -> Iterator[Event 
         if state.policy.idle.acts:
             for uid in body.usage.attempts:
                 yield from find_steps(state, worker, uid)
+    if body.warm is not None:
+        yield WarmSeen(worker, tuple(body.warm))
     if body.active is not None:
         for uid in missing(state, worker, body.active):
             yield ResendDue(uid)

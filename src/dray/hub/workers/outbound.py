@@ -22,6 +22,7 @@ from dray.core.lifecycle.state.effects import (
     Cancel,
     CloseSession,
     FeedCalls,
+    GetReady,
     Go,
     LookUp,
     Note,
@@ -90,6 +91,7 @@ class Runner:
             CallsDone: self._ended.append,
             Resume: self._resume,
             Go: self._go,
+            GetReady: self._get_ready,
             NoWork: self._no_work,
             Cancel: self._cancel,
             Ack: self._ack,
@@ -208,6 +210,11 @@ class Runner:
         known = self._state.workers.get(member.worker)
         address = member.address or (known.address if known is not None else "")
         return {"rank": rank, "address": address, "ports": list(member.ports)}
+
+    def _get_ready(self, effect: GetReady) -> None:
+        if session := self._session(effect.worker):
+            payload = {"task_id": effect.job_id, **effect.needs._asdict(), "user": effect.user}
+            session.push(message("prewarm_hint", payload | ({"over": True} if effect.over else {})))
 
     def _resume(self, effect: Resume) -> None:
         session, attempt = self._session(effect.worker), self._state.attempts.get(effect.uid)

@@ -162,11 +162,14 @@ class JobCancel(msgspec.Struct):
 
 
 class PrewarmHint(msgspec.Struct):
-    """A snapshot that a task may soon need."""
+    """What a task may soon need: a snapshot, an environment for a user's account. `over`: it will not, after all."""
 
     task_id: IdText
-    snapshot_id: Line
+    snapshot_id: Line = ""
     snapshot_sha: Line = ""
+    environment: Line = ""
+    user: Line = ""
+    over: bool = False
 
 
 class ErrorReply(msgspec.Struct):

@@ -187,7 +187,9 @@ class Register(msgspec.Struct):
 
 
 class Heartbeat(msgspec.Struct):
-    """A sign of life with the whole capability, which may have changed; the ack names its number, `beat`."""
+    """A sign of life with the whole capability, which may have changed; the ack names its number, `beat`. `warm`: the
+    snapshots and environments that are here, where that is to be said.
+    """
 
     worker_id: IdText
     slots: Slots
@@ -197,6 +199,7 @@ class Heartbeat(msgspec.Struct):
     usage: RunningUsage | None = None
     devices: Some[OfferedCard] | None = None
     beat: Offset = 0
+    warm: Few[Line] | None = None
 
 
 class ReadyForWork(msgspec.Struct):

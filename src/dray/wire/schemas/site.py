@@ -124,7 +124,9 @@ class GpuTotals(msgspec.Struct):
 
 
 class Overview(msgspec.Struct):
-    """The cluster at a glance. `matched` is how many workers there are behind `rows`; `heads` are first in line."""
+    """The cluster at a glance. `matched` is how many workers there are behind `rows`; `heads` are first in line.
+    `prewarms`: how many hints workers were sent since the hub's start, and how many of those were used, wasted, lost.
+    """
 
     workers: dict[str, int]
     slots: SlotTotals
@@ -133,6 +135,7 @@ class Overview(msgspec.Struct):
     matched: int
     rows: list[OverviewRow]
     heads: list[JobDocument]
+    prewarms: dict[str, int] = {}
 
 
 class LineEntry(msgspec.Struct):

@@ -12,7 +12,7 @@ from dray.core.lifecycle.holding.receipts import close, lost_ms, ran_ms, receipt
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, Move, PlanDecided, Preemption
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import jobs
+from dray.core.lifecycle.tasks import jobs, prewarms
 from dray.core.model.records.ledger import Receipt, Victim
 from dray.core.model.records.records import Attempt, Job
 from dray.core.model.specs.spec import TIERS
@@ -23,6 +23,9 @@ KEPT = 1_000
 def planned(state: State, event: PlanDecided, clock: Clock) -> list[Effect]:
     """Fold a plan in: first who starts, then who is stopped for whom."""
     effects = jobs.planned(state, event, clock)
+    for placement in event.placements if state.prewarms else ():
+        if placement.uid in state.attempts:
+            prewarms.took(state, placement.worker, state.jobs[placement.job_id])
     for preemption in event.preemptions:
         effects += decided(state, preemption, clock)
     return effects

@@ -57,7 +57,7 @@ from dray.core.lifecycle.state.events import (
     WorkerSilent,
 )
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import gangs, jobs, results
+from dray.core.lifecycle.tasks import gangs, jobs, prewarms, results
 from dray.core.model.ids import task_id
 from dray.core.model.records.records import Attempt, Phase
 from dray.core.model.records.worker import Presence, ResumedSession, Worker
@@ -97,6 +97,8 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
     )
     if before is not None:
         state.disown(before)
+        if before.incarnation != worker.incarnation:
+            prewarms.gone(state, event.worker)
         for name in KEPT_FIELDS:
             setattr(worker, name, getattr(before, name))
     state.workers[event.worker] = worker
@@ -533,6 +535,7 @@ def left(state: State, event: WorkerLeft, clock: Clock) -> list[Effect]:
     if worker is None:
         return []
     worker.left = True
+    prewarms.gone(state, event.worker)
     providers.follow(state, event.worker)
     worker.gone_at_ms = worker.gone_at_ms or clock.at_ms
     state.touched.workers[event.worker] = None
@@ -552,6 +555,7 @@ def forgotten(state: State, event: WorkerForgotten, clock: Clock) -> list[Effect
         state.held.pop(event.worker, None)
         state.columns.forget(event.worker)
         state.experience.forget_worker(event.worker)
+        prewarms.gone(state, event.worker)
         state.suspicions.acquit(event.worker)
         state.touched.workers[event.worker] = None
     return []

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from dray.core.lifecycle.state.experience import Needs
+
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -58,6 +60,16 @@ class NoWork(msgspec.Struct, frozen=True, gc=False):
     """Answer a poll that got nothing."""
 
     worker: str
+
+
+class GetReady(msgspec.Struct, frozen=True, gc=False):
+    """Tell a worker what a task may soon need there; `over`: that it need not get it any more."""
+
+    worker: str
+    job_id: str
+    user: str
+    needs: Needs
+    over: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, gc=False):
@@ -137,6 +149,7 @@ Effect = (
     | CallsDone
     | Resume
     | Go
+    | GetReady
     | NoWork
     | Cancel
     | Ack

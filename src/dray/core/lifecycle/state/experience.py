@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
+from collections.abc import Collection
 from functools import lru_cache
+from typing import NamedTuple
 
 from dray.core.model.records.records import LONGEST_S, Attempt, Job, Phase
 from dray.core.model.specs.resources import Asks
@@ -23,6 +25,8 @@ FULL_SHARE = 100_000
 MOST_NAMES, MOST_SPANS, MOST_SHARES = 2_000, 20, 200
 MOST_FIRSTS, MOST_STEPS, LEAST_SPAN_MS = 10_000, 1 << 53, 10_000
 ENOUGH_SPANS, ENOUGH_SHARES = 3, 20
+# What is brought to a worker, and which it may lose again.
+_BROUGHT = ("snapshot ", "environment ")
 _BLAMED = {Phase.FAILED: 0.25, Phase.LOST: 1.0}
 
 
@@ -135,7 +139,8 @@ class Experience:
             self._blame(attempt.worker, blame)
         if not attempt.started or attempt.phase is Phase.LOST:
             return
-        self._warm_up(attempt.worker, token_of(job))
+        for token in tokens_of(job):
+            self._warm_up(attempt.worker, token)
         if attempt.lane or job.service:
             # How long a place was held says nothing of how long its calls take, and a replica is to have no end.
             return
@@ -184,6 +189,20 @@ class Experience:
         self.trouble.pop(worker, None)
         for token in self._tokens_of.pop(worker, ()):
             self._cool(token, worker)
+
+    def hear_warm(self, worker: str, tokens: Collection[str]) -> None:
+        """A worker says what it has of snapshots and environments: what it does not name it has no longer."""
+        for token in [one for one in self._tokens_of.get(worker, ()) if one.startswith(_BROUGHT)]:
+            if token not in tokens:
+                del self._tokens_of[worker][token]
+                self._cool(token, worker)
+        for token in tokens:
+            if token.startswith(_BROUGHT):
+                self._warm_up(worker, token)
+
+    def is_warm(self, worker: str, needs: Needs) -> bool:
+        """Whether a worker has all of it, as far as is known."""
+        return all(worker in self.warm.get(token, ()) for token in needs.tokens)
 
     def _blame(self, worker: str, blame: float) -> None:
         now = self.trouble_of(worker) + blame
@@ -283,9 +302,40 @@ def _work(packed: bytes) -> str:
     return f"command {' '.join(spec.command[:words])[:200]}"
 
 
-def token_of(job: Job) -> str:
-    """What a worker has warm once it ran a job: the snapshot, the function, or at least the name."""
-    return _token(job.spec)
+class Needs(NamedTuple):
+    """What has to be brought to a worker before a task can start there."""
+
+    snapshot_id: str
+    snapshot_sha: str
+    environment: str
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """What a worker that has it calls warm."""
+        tree, built = self.snapshot_sha or self.snapshot_id, self.environment
+        return (*((f"snapshot {tree}",) if tree else ()), *((f"environment {built}",) if built else ()))
+
+
+def needs_of(job: Job) -> Needs | None:
+    """What a job needs brought; None for most."""
+    return _needs(job.spec)
+
+
+def tokens_of(job: Job) -> tuple[str, ...]:
+    """What a worker has warm once it ran a job: the snapshot, the function, or the name; and its environment."""
+    needs = _needs(job.spec)
+    if needs is None:
+        return (_token(job.spec),)
+    is_function = not (needs.snapshot_sha or needs.snapshot_id) and unpack_spec(job.spec).function
+    return (_token(job.spec), *needs.tokens) if is_function else needs.tokens
+
+
+@lru_cache(maxsize=16_384)
+def _needs(packed: bytes) -> Needs | None:
+    spec = unpack_spec(packed)
+    if not (spec.snapshot_id or spec.snapshot_sha or spec.environment):
+        return None
+    return Needs(spec.snapshot_id, spec.snapshot_sha, spec.environment)
 
 
 # Asked for at the start and at the end of every attempt: so many may run meanwhile.

@@ -1,4 +1,5 @@
 """What a turn remembers for the next one, as signals: passes and the feeding of lanes decide it, `apply` writes it.
+And what workers say of what they have warm, which the next look ahead goes by.
 
 None of it is durable: a hub that comes back looks at everything anew.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from dray.core.lifecycle.state.experience import Needs
 from dray.core.lifecycle.state.lines import BucketKey, CrowdKey
 from dray.core.lifecycle.state.state import Reservation, TaskKey
 
@@ -102,6 +104,24 @@ class LeadsSeen(NamedTuple):
     uids: tuple[str, ...]
 
 
+class Foreseen(NamedTuple):
+    """Who is likely to start where soon and lacks something there: (worker, job, needs). `dropped`: who need not get
+    ready after all; `looked`: lines that were looked at, and whether they are worth another look, from `again_ms` on.
+    """
+
+    wanted: tuple[tuple[str, str, Needs], ...]
+    dropped: tuple[tuple[str, Needs], ...]
+    looked: tuple[tuple[BucketKey, bool], ...]
+    again_ms: int
+
+
+class WarmSeen(NamedTuple):
+    """What a worker says that it has of snapshots and environments."""
+
+    worker: str
+    tokens: tuple[str, ...]
+
+
 PassSignal = (
     TurnBegan
     | Braked
@@ -114,4 +134,6 @@ PassSignal = (
     | LanesHungry
     | LanesKept
     | LeadsSeen
+    | Foreseen
+    | WarmSeen
 )

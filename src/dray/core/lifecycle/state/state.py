@@ -10,7 +10,8 @@ takes longer than was thought, lingering: until when some without calls are kept
 opened; followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a place
 goes from one attempt to the next; use_notes: why jobs that use services wait; provider_of, provided: whose workers
 there are, and whether each is here; providers_here: how many are; provider_looks: when each is judged again;
-bad_providers).
+bad_providers; eyed: lines in which somebody waits for whom a snapshot or an environment is to be brought; prewarms:
+which workers were told to get them ahead of time, prewarm_ends: how that went, foresee_ms: when to look again).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -22,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.state.columns import Columns
-from dray.core.lifecycle.state.experience import Experience
+from dray.core.lifecycle.state.experience import Experience, Needs, needs_of
 from dray.core.lifecycle.state.lines import RANGE, Backlog, BucketKey, Entry, Shapes
 from dray.core.lifecycle.state.parties import Parties, gpus_of
 from dray.core.lifecycle.state.suspicions import Suspicions
@@ -64,6 +65,14 @@ class Moving(NamedTuple):
     devices: tuple[int, ...]
     variant: int
     until_ms: int
+
+
+class Prewarm(NamedTuple):
+    """A worker was told to get ready for a task of a job, at which moment."""
+
+    job_id: str
+    user: str
+    at_ms: int
 
 
 class Counters(msgspec.Struct, array_like=True):
@@ -142,6 +151,10 @@ class State:
         self.suspicions = Suspicions()
         self.touched = Touched()
         self.ends: dict[Phase, int] = {}
+        self.eyed: dict[BucketKey, None] = {}
+        self.prewarms: dict[str, dict[Needs, Prewarm]] = {}
+        self.prewarm_ends: dict[str, int] = {}
+        self.foresee_ms = 0
         self.polls: dict[str, int] = {}
         self.first_missing: dict[TaskKey, int] = {}
         self.hungry: dict[str, None] = {}
@@ -210,6 +223,8 @@ class State:
             return
         ahead, rank = self.place_of(job, position)
         line = self.line_of(job)
+        if needs_of(job) is not None:
+            self.eyed[line] = None
         self.backlog.add(line, Entry(ahead, rank, job.seq, position, job.id), self.parties.crowd_of(line))
         if job.deadline_ms and self.parties.all[job.party].rules.order == "edf":
             self.watch_deadline(job, self.latest_start_ms(job, position))

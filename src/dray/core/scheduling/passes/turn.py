@@ -16,6 +16,7 @@ from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.uses import find_changes
 from dray.core.lifecycle.timers import Reasons, Unread, due
 from dray.core.scheduling.claims.reservations import find_stale
+from dray.core.scheduling.passes.foreseeing import foresee
 from dray.core.scheduling.passes.lane_feeding import feed, prepare
 from dray.core.scheduling.passes.planning import Plan, is_due, plan, settle_plan
 from dray.core.scheduling.passes.queueing_behind import line_up
@@ -98,5 +99,7 @@ def take_turn(
     enter(PASS)
     if PASS not in skip:
         for step in line_up(state):
+            fold(step)
+        for step in foresee(state) if state.eyed or state.prewarms else ():
             fold(step)
     return passed is not None and passed.again

@@ -16,7 +16,7 @@ import numpy as np
 
 from dray.core.lifecycle.providers.prices import is_priced
 from dray.core.lifecycle.state.columns import Numbers
-from dray.core.lifecycle.state.experience import token_of
+from dray.core.lifecycle.state.experience import tokens_of
 from dray.core.lifecycle.state.parties import Tally
 from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.policy import Weights
@@ -315,8 +315,7 @@ class Greedy(Placer):
             return job.id
         token = ""
         if weights.warmth and experience.warm:
-            found = token_of(job)
-            token = found if found in experience.warm else ""
+            token = " ".join(one for one in tokens_of(job) if one in experience.warm)
         if self._by_job or job.objective or self._queues_choose:
             token += self._mark(job)
         return token

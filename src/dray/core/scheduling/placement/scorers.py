@@ -14,7 +14,7 @@ import numpy as np
 
 from dray.core.lifecycle.providers.prices import is_priced
 from dray.core.lifecycle.state.columns import Columns, Numbers, Offer
-from dray.core.lifecycle.state.experience import token_of
+from dray.core.lifecycle.state.experience import tokens_of
 from dray.core.lifecycle.state.state import State
 from dray.core.model.labels import holds
 from dray.core.model.policies.policy import Weights
@@ -199,24 +199,30 @@ def gpu_avoidance(sight: Sight, wish: Wish) -> Floats | None:
 
 
 def warmth(sight: Sight, wish: Wish) -> Floats | None:
-    """Where the same snapshot, function or job ran before."""
+    """Where the same snapshot, environment, function or job is, or ran before."""
     experience = wish.state.experience
     if not experience.warm or wish.job is None:
         return None
-    token = token_of(wish.job)
-    workers = experience.warm.get(token)
-    if not workers:
+    tokens = tokens_of(wish.job)
+    found = [_marks(sight, wish.state, token) for token in tokens if experience.warm.get(token)]
+    if not found:
         return None
-    when = experience.warm_version, wish.state.columns.roster
+    # A snapshot and an environment are worth as much: whoever has one of them has half of it.
+    marks = found[0] if len(tokens) == 1 else sum(found[1:], found[0]) / len(tokens)
+    # A copy in any case: whoever weighs it multiplies in place.
+    return marks.copy() if sight.rows is None else marks[sight.rows]
+
+
+def _marks(sight: Sight, state: State, token: str) -> Floats:
+    """One for workers that have a thing warm; kept until that changes."""
+    when = state.experience.warm_version, state.columns.roster
     known = sight.rooms.memory.warm
     kept = known.get(token)
     if kept is None or kept[0] != when:
         if len(known) >= MOST_MARKS:
             known.clear()
-        kept = known[token] = when, sight.among(workers)
-    marks = kept[1]
-    # A copy in any case: whoever weighs it multiplies in place.
-    return marks.copy() if sight.rows is None else marks[sight.rows]
+        kept = known[token] = when, sight.among(state.experience.warm[token])
+    return kept[1]
 
 
 def reliability(sight: Sight, wish: Wish) -> Floats | None:
