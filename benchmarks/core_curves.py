@@ -16,7 +16,7 @@ from benchmarks.figures import Figure
 from benchmarks.progress import tell
 from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.state.events import PolicyChanged
-from dray.core.model.policies.policy import STRATEGIES, PlacementPolicy, Policy, pack_policy
+from dray.core.model.policies.policy import PLACERS, PlacementPolicy, Policy, pack_policy
 
 GIB = 1 << 30
 KINDS = 100
@@ -33,7 +33,7 @@ def measure(quick: bool) -> dict[str, Figure]:
         figures |= _step(workers[-1], count)
     for count in distinct:
         figures |= _offer(workers[-1], count)
-    for strategy in STRATEGIES:
+    for strategy in PLACERS:
         figures |= _strategy(workers[0], strategy)
     return figures
 

@@ -52,6 +52,7 @@ from dray.core.lifecycle.state.events import (
 )
 from dray.core.lifecycle.state.service_events import (
     HealthChanged,
+    PlacementChosen,
     ProviderJudged,
     ReplicaRested,
     RolloutStepped,
@@ -72,6 +73,7 @@ from dray.core.lifecycle.state.workload_events import (
 from dray.core.model import objectives
 from dray.core.model.records.ledger import (
     AlarmRecord,
+    ChoiceRecord,
     Lesson,
     Meter,
     PolicyRecord,
@@ -176,6 +178,7 @@ FACTS: list[Fact] = [
     UpdateAbandoned("job", "replica 3 keeps ending", "ann"),
     RolloutStepped("job"),
     ProviderJudged("cloud", "bad", "5 of 7 attempts that ended there lately failed by its fault"),
+    PlacementChosen("foresight", 2, "83% of the cards are held"),
     WorkerSilent("worker-1"),
     WorkerReturned("worker-1"),
     AttemptsLost("worker-1", ("2-5", "2-6"), "silent for 120 s"),
@@ -538,6 +541,7 @@ RECORDS: dict[str, Any] = {
     "provider": ProviderRecord(
         7, 1.5, 2.5, 3.5, 4.5, 5.5, (0.5, 1.0), 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, "bad", "why", 9, "6 w1"
     ),
+    "placement": ChoiceRecord("foresight", 2, "83% of the cards are held", 7, 1, 3, "greedy"),
     "lesson": Lesson(16_000_000_000, "job", 1),
     "policy": PolicyRecord(b"\x80", "policy.yaml", "ann", "sha256:00", 1),
     "template": TemplateRecord((TemplateVersion(2, "sha256:00", b"\x80", "ann", 1),), 3, "ben"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from dray.core.lifecycle.holding.receipts import receipts
 from dray.core.model.policies.check import check_policy
-from dray.core.model.policies.policy import ORDERS, STRATEGIES
+from dray.core.model.policies.policy import ORDERS, PLACERS
 from dray.core.model.policies.spelling import policy_document
 from dray.sim.faults.people.policies import Site, draw_policy
 from dray.sim.faults.run import History
@@ -27,7 +27,7 @@ def test_every_rule_is_drawn():
     rng = random.Random(8)
     policies = [draw_policy(rng) for _ in range(300)]
     assert {queue.order for policy in policies for queue in policy.queues.values()} == set(ORDERS)
-    assert {policy.placement.strategy for policy in policies} == set(STRATEGIES)
+    assert {policy.placement.strategy for policy in policies} == set(PLACERS)
     assert any(quota.gpu_hours and quota.gpu_hours.hard for policy in policies for quota in policy.quotas)
     assert any(policy.pacing.starts for policy in policies)
     assert any(policy.pacing.running for policy in policies)

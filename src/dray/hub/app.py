@@ -47,6 +47,7 @@ from dray.hub.assembly import (
 )
 from dray.hub.decisions.policy import PolicyFile, find_policy_file, read_brought, settle_at_start
 from dray.hub.documents.records import check_readiness
+from dray.hub.documents.why_and_plan import check_placement
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.failed_turns import Setbacks
@@ -227,7 +228,7 @@ async def _go_on(
         hub.engine.post(policy_change)
     if not server.started:
         await server.start()
-    hub.answers.checks.append(check_readiness)
+    hub.answers.checks += [check_readiness, check_placement]
     hub.answers.ready = True
     ground.role.lead(ground.role.url, epoch, store.remote)
     ground.role.sessions = hub.sessions.count_near

@@ -9,8 +9,7 @@ from tests.core.harness import Cluster, assigned
 
 from dray.core.lifecycle.state.events import PolicyChanged
 from dray.core.model.capability import Device
-from dray.core.model.policies.policy import STRATEGIES as POLICY_STRATEGIES
-from dray.core.model.policies.policy import PlacementPolicy, Policy, Weights, pack_policy
+from dray.core.model.policies.policy import PLACERS, PlacementPolicy, Policy, Weights, pack_policy
 from dray.core.model.specs.resources import Ask
 from dray.core.scheduling.capacity.matching import Room
 from dray.core.scheduling.capacity.remaining import Rooms
@@ -34,7 +33,7 @@ def names(cluster: Cluster, spots: Any) -> list[str]:
 
 
 def test_every_strategy_a_policy_may_name_is_there() -> None:
-    assert tuple(STRATEGIES) == POLICY_STRATEGIES
+    assert tuple(STRATEGIES) == PLACERS
 
 
 @pytest.mark.parametrize(

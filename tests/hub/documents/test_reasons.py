@@ -215,3 +215,17 @@ def _lives(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def test_the_strategy_that_was_chosen_is_told_with_its_reason(hub: RunningHub, worker: MockWorker) -> None:
+    plain = ask(hub, "POST", "/plan", {"command": ["true"]})[1]["placement"]
+    assert (plain["strategy"], plain["automatic"], plain["since"]) == ("greedy", False, None)
+    assert ask(hub, "PUT", "/policy", {"placement": {"strategy": "auto"}})[0] == 200
+    submit(hub, id="placed", cpu_milli=100)
+    chosen = ask(hub, "POST", "/plan", {"command": ["true"]})[1]["placement"]
+    assert (chosen["strategy"], chosen["automatic"], chosen["rule"]) == ("greedy", True, 1)
+    assert "one kind of worker" in chosen["why"]
+    [check] = [each for each in ask(hub, "GET", "/doctor")[1]["checks"] if each["name"] == "placement"]
+    assert check["ok"]
+    assert check["detail"] == f"greedy, chosen by rule 1: {chosen['why']}"
+    assert ask(hub, "PUT", "/policy", {})[0] == 200

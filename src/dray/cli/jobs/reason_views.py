@@ -76,6 +76,7 @@ def draw_plan(name: str, answer: Document) -> str:
     if answer.get("choices"):
         lines += ["", "By money and time:", draw_choices(answer["choices"])]
         lines += [f"Chosen: {clean(str(answer['chosen']))}."] if answer.get("chosen") else []
+    lines += _tell_strategy(answer.get("placement") or {})
     if answer.get("victims"):
         lost = format_seconds(answer.get("lost_s") or 0)
         lines += ["", f"Would be stopped for it ({answer.get('rule')}), {lost} of work lost:"]
@@ -89,6 +90,14 @@ def draw_plan(name: str, answer: Document) -> str:
         lines += _list("When:", [_message(item) for item in ahead if item])
     lines += _tell_fix(answer, "")
     return "\n".join(lines)
+
+
+def _tell_strategy(placement: Document) -> list[str]:
+    """By which strategy, where that was left open: who has chosen it knows."""
+    if not placement.get("automatic"):
+        return []
+    why = clean(str(placement.get("why") or ""))
+    return [f"Placed by {placement['strategy']} (auto, rule {placement['rule']}): {why}."]
 
 
 def draw_choices(choices: Sequence[Document]) -> str:

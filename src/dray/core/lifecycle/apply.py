@@ -44,6 +44,7 @@ def _epoch_started(state: State, event: EpochStarted, clock: Clock) -> list[Effe
 RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.JobsSubmitted: jobs.submitted,
     service_events.ProviderJudged: provider_health.judged,
+    service_events.PlacementChosen: policy.placement_chosen,
     events.AlarmChanged: alarms.alarm_changed,
     events.IdleReached: idling.idle_reached,
     events.ArrayExtended: jobs.extended,
@@ -123,6 +124,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     pass_events.LeadsSeen: passes.leads_seen,
     pass_events.Foreseen: prewarms.foreseen,
     pass_events.WarmSeen: prewarms.warm_seen,
+    pass_events.PlacementWeighed: policy.placement_weighed,
 }
 
 

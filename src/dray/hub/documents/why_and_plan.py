@@ -7,17 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from dray.core.lifecycle.happenings.policy import CHOICE
 from dray.core.lifecycle.state.events import Clock, NewJob
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.jobs import draft_job
 from dray.core.lifecycle.tasks.uses import is_served
 from dray.core.model.ids import is_fake
-from dray.core.model.records.ledger import Victim
+from dray.core.model.policies.policy import AUTO
+from dray.core.model.records.ledger import ChoiceRecord, Victim
 from dray.core.model.records.records import Job
 from dray.core.model.specs.larger import tell_outgrown
 from dray.core.model.specs.resources import asks_of_packed
 from dray.core.model.specs.spec import JobSpec, pack_spec
 from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.choosing.automatic import placement_of
 from dray.core.scheduling.explain.choices import ABOUT_JOBS, Choice, list_choices
 from dray.core.scheduling.explain.dry_run import Rehearsal, rehearse
 from dray.core.scheduling.explain.explain import explain, look_ahead
@@ -34,7 +37,7 @@ from dray.hub.documents.reasons import (
     start_document,
     veil,
 )
-from dray.hub.documents.records import Document
+from dray.hub.documents.records import Document, moment
 
 # No job has this id: ids begin with a letter or a digit.
 GUEST = "?"
@@ -111,6 +114,7 @@ def plan_document(state: State, spec: JobSpec, found: Rehearsal, reason: Reason,
         ],
         "candidates_total": found.fitting,
         **choices_document(spec, found),
+        "placement": placement_document(state),
         "rule": found.rule,
         "victims": [
             _victim(victim, spelled, sees)
@@ -128,6 +132,24 @@ def plan_document(state: State, spec: JobSpec, found: Rehearsal, reason: Reason,
         "fix": reason.fix,
         "change": change_document(reason.change),
     }
+
+
+def placement_document(state: State) -> Document:
+    """By which strategy tasks are placed; where the policy leaves that open, by which rule, why and since when."""
+    strategy, automatic = placement_of(state).strategy, state.policy.placement.strategy == AUTO
+    record = state.ledger.get(CHOICE) if automatic else None
+    if not isinstance(record, ChoiceRecord):
+        why = "nothing was placed yet that a choice could go by" if automatic else "the policy says so"
+        return {"strategy": strategy, "automatic": automatic, "rule": 0, "why": why, "since": None}
+    since = moment(record.at_ms)
+    return {"strategy": strategy, "automatic": True, "rule": record.rule, "why": record.why, "since": since}
+
+
+def check_placement(state: State) -> Document:
+    """Which placement strategy holds, as something that the doctor tells: it is never wrong."""
+    placed = placement_document(state)
+    how = f"chosen by rule {placed['rule']}: {placed['why']}" if placed["automatic"] else placed["why"]
+    return {"name": "placement", "ok": True, "detail": f"{placed['strategy']}, {how}"}
 
 
 def choices_document(spec: JobSpec, found: Rehearsal) -> Document:

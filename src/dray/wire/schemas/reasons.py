@@ -216,6 +216,16 @@ class CandidateDocument(msgspec.Struct):
     terms: dict[str, float] = {}
 
 
+class StrategyDocument(msgspec.Struct):
+    """By which strategy tasks are placed, and why: `automatic` where the policy leaves it to a table of rules."""
+
+    strategy: str
+    automatic: bool = False
+    rule: int = 0
+    why: str = ""
+    since: str | None = None
+
+
 class PlannedVictimDocument(msgspec.Struct):
     """A task that would be stopped, and what that would cost it. `moved_to`: where it would start again at once."""
 
@@ -255,6 +265,7 @@ class PlanAnswer(msgspec.Struct):
         list[Choice], Meta(description="providers and cards by money and time, the best first")
     ] = []
     chosen: Annotated[str, Meta(description="which of them it would take, and why")] = ""
+    placement: StrategyDocument | None = None
     rule: Annotated[str, Meta(description="by which rule the victims would be stopped")] = ""
     victims: list[PlannedVictimDocument] = []
     lost_s: float = 0

@@ -9,9 +9,13 @@ from dray.core.lifecycle.holding.attempts import account
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, GateDue, LookDue, PolicyChanged, ProtectDue
 from dray.core.lifecycle.state.lines import Backlog
-from dray.core.lifecycle.state.state import State
-from dray.core.model.policies.policy import unpack_policy
-from dray.core.model.records.ledger import PolicyRecord
+from dray.core.lifecycle.state.pass_events import PlacementWeighed
+from dray.core.lifecycle.state.service_events import PlacementChosen
+from dray.core.lifecycle.state.state import Leaning, State
+from dray.core.model.policies.policy import AUTO, unpack_policy
+from dray.core.model.records.ledger import ChoiceRecord, PolicyRecord
+
+CHOICE = ("placement", "")
 
 
 def policy_changed(state: State, event: PolicyChanged, clock: Clock) -> list[Effect]:
@@ -19,8 +23,35 @@ def policy_changed(state: State, event: PolicyChanged, clock: Clock) -> list[Eff
     record = PolicyRecord(event.policy, event.origin, event.user, event.digest, clock.at_ms)
     state.enter("policy", "", record)
     state.policy = unpack_policy(event.policy)
+    if state.policy.placement.strategy != AUTO and CHOICE in state.ledger:
+        state.enter(*CHOICE, None)
+    state.leaning = Leaning()
     regroup(state)
     return [Note("policy_changed", data={"origin": event.origin, "user": event.user})]
+
+
+def placement_chosen(state: State, event: PlacementChosen, clock: Clock) -> list[Effect]:
+    """Place by another strategy from here on."""
+    before = state.ledger.get(CHOICE)
+    was = before if isinstance(before, ChoiceRecord) else None
+    record = ChoiceRecord(
+        event.strategy,
+        event.rule,
+        event.why,
+        clock.now_ms,
+        clock.at_ms,
+        was.times + 1 if was else 0,
+        was.strategy if was else "",
+    )
+    state.enter(*CHOICE, record)
+    told = {"strategy": event.strategy, "rule": event.rule, "why": event.why, "before": record.before}
+    return [Note("placement_chosen", data=told)]
+
+
+def placement_weighed(state: State, event: PlacementWeighed, clock: Clock) -> list[Effect]:
+    """Remember which way things lean."""
+    state.leaning = Leaning(*event)
+    return []
 
 
 def gate_due(state: State, event: GateDue, clock: Clock) -> list[Effect]:

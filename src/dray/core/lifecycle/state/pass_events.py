@@ -122,6 +122,14 @@ class WarmSeen(NamedTuple):
     tokens: tuple[str, ...]
 
 
+class PlacementWeighed(NamedTuple):
+    """Which rule on strategies applies, since when it does, and when to look again."""
+
+    rule: int
+    since_ms: int
+    look_ms: int
+
+
 PassSignal = (
     TurnBegan
     | Braked
@@ -136,4 +144,5 @@ PassSignal = (
     | LeadsSeen
     | Foreseen
     | WarmSeen
+    | PlacementWeighed
 )

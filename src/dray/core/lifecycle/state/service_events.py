@@ -78,6 +78,14 @@ class ProviderJudged(msgspec.Struct, frozen=True, array_like=True, tag=50):
     why: str = ""
 
 
+class PlacementChosen(msgspec.Struct, frozen=True, array_like=True, tag=51):
+    """Where the policy leaves it open: by this strategy tasks are placed from here on, by which rule and why."""
+
+    strategy: str
+    rule: int = 0
+    why: str = ""
+
+
 ServiceFact = (
     ServiceScaled
     | ReplicaRested
@@ -87,4 +95,5 @@ ServiceFact = (
     | UpdateAbandoned
     | RolloutStepped
     | ProviderJudged
+    | PlacementChosen
 )

@@ -10,8 +10,9 @@ takes longer than was thought, lingering: until when some without calls are kept
 opened; followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a place
 goes from one attempt to the next; use_notes: why jobs that use services wait; provider_of, provided: whose workers
 there are, and whether each is here; providers_here: how many are; provider_looks: when each is judged again;
-bad_providers; eyed: lines in which somebody waits for whom a snapshot or an environment is to be brought; prewarms:
-which workers were told to get them ahead of time, prewarm_ends: how that went, foresee_ms: when to look again).
+bad_providers; leaning: towards which placement strategy; eyed: lines in which somebody waits for whom a snapshot or an
+environment is to be brought; prewarms: which workers were told to get them ahead of time, prewarm_ends: how that
+went, foresee_ms: when to look again).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -73,6 +74,14 @@ class Prewarm(NamedTuple):
     job_id: str
     user: str
     at_ms: int
+
+
+class Leaning(NamedTuple):
+    """Which rule on placement strategies applies (-1: nobody has looked), since when, and when to look again."""
+
+    rule: int = -1
+    since_ms: int = 0
+    look_ms: int = 0
 
 
 class Counters(msgspec.Struct, array_like=True):
@@ -169,6 +178,7 @@ class State:
         self.judging: dict[str, int] = {}
         self.started_ms = 0
         self.now_ms = self.at_ms = 0
+        self.leaning = Leaning()
         self.braked = False
         self.accept_lag_ms = self.accept_seen_ms = 0
 

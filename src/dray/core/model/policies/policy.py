@@ -14,7 +14,10 @@ from dray.core.model.policies.notifications import Notifications
 
 ORDERS = ("fifo", "priority", "sjf", "edf", "srsf", "fair_share")
 PREEMPTIVE = ("priority", "srsf", "fair_share")
-STRATEGIES = ("greedy", "best_fit", "first_fit", "spread", "fgd", "foresight")
+# Ways to place tasks, and the word for one of them as it suits the cluster.
+PLACERS = ("greedy", "best_fit", "first_fit", "spread", "fgd", "foresight")
+AUTO = "auto"
+STRATEGIES = (*PLACERS, AUTO)
 PREEMPTION_RULES = ("none", "priority", "pressure", "fair_share")
 # What may be done about work that idles, the mildest first.
 IDLE_STEPS = ("warn", "demote", "stop")
@@ -137,7 +140,10 @@ class Weights(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class PlacementPolicy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Where tasks go among the workers that fit. `spread_label`: keep a job's tasks apart by this worker label."""
+    """Where tasks go among the workers that fit. `spread_label`: keep a job's tasks apart by this worker label.
+
+    `strategy: auto` goes by rules: which of the others suits the workers and the work that there are.
+    """
 
     strategy: str = "greedy"
     weights: Weights = Weights()

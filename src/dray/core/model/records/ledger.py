@@ -174,6 +174,20 @@ class ProviderRecord(msgspec.Struct, array_like=True, gc=False):
     last_loss: str = ""
 
 
+class ChoiceRecord(msgspec.Struct, frozen=True, array_like=True):
+    """The placement strategy that was chosen for the cluster as it is, by which rule and why, and since when (hub time
+    and wall time); `times`: how often it was another one before, of which `before` was the last.
+    """
+
+    strategy: str
+    rule: int = 0
+    why: str = ""
+    since_ms: int = 0
+    at_ms: int = 0
+    times: int = 0
+    before: str = ""
+
+
 LedgerRecord = (
     PolicyRecord
     | Meter
@@ -184,6 +198,7 @@ LedgerRecord = (
     | RevisionsRecord
     | ProviderRecord
     | WorkloadRecord
+    | ChoiceRecord
 )
 KINDS: dict[str, type[LedgerRecord]] = {
     "policy": PolicyRecord,
@@ -195,6 +210,7 @@ KINDS: dict[str, type[LedgerRecord]] = {
     "revisions": RevisionsRecord,
     "provider": ProviderRecord,
     "workload": WorkloadRecord,
+    "placement": ChoiceRecord,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _DECODERS = {kind: msgspec.msgpack.Decoder(record) for kind, record in KINDS.items()}

@@ -15,6 +15,7 @@ from dray.core.lifecycle.state.pass_events import PollsAnswered
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.uses import find_changes
 from dray.core.lifecycle.timers import Reasons, Unread, due
+from dray.core.scheduling.choosing.automatic import weigh_strategies
 from dray.core.scheduling.claims.reservations import find_stale
 from dray.core.scheduling.passes.foreseeing import foresee
 from dray.core.scheduling.passes.lane_feeding import feed, prepare
@@ -41,6 +42,8 @@ def take_pass(state: State, fold: Fold) -> Passed | None:
         fold(stale)
     if not is_due(state):
         return None
+    for step in weigh_strategies(state):
+        fold(step)
     decided = plan(state)
     fold(decided.began)
     if decided.placements or decided.preemptions:

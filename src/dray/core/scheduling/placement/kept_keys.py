@@ -13,6 +13,7 @@ from dray.core.lifecycle.state.columns import Numbers
 from dray.core.model.specs.resources import Asks
 from dray.core.scheduling.capacity.memory import Floats, Stamp, Standing
 from dray.core.scheduling.capacity.remaining import Left
+from dray.core.scheduling.choosing.automatic import placement_of
 from dray.core.scheduling.placement.candidates import LAST_RANK, RANK_BITS, score_all
 from dray.core.scheduling.placement.scorers import Wish
 
@@ -36,7 +37,7 @@ def keep_keys(placer: Placer, shape: int, flavour: str, wish: Wish) -> Numbers:
         return score_all(placer, wish)
     columns, known = placer.state.columns, placer.rooms.memory.standings
     # The ask itself, since numbers of shapes are used again; so long as it is kept here no other takes its place.
-    stamp = (wish.ask, placer.state.policy, columns.roster, *stamp)
+    stamp = (wish.ask, placer.state.policy, placement_of(placer.state), columns.roster, *stamp)
     kept = known.get((shape, flavour))
     if kept is not None and _is_same(kept.stamp, stamp):
         changed = columns.changes_since(kept.read)
@@ -55,7 +56,8 @@ def keep_keys(placer: Placer, shape: int, flavour: str, wish: Wish) -> Numbers:
 
 
 def _is_same(before: Stamp, now: Stamp) -> bool:
-    return before[0] is now[0] and before[1] is now[1] and before[2:] == now[2:]
+    same = before[0] is now[0] and before[1] is now[1] and before[2] is now[2]
+    return same and before[3:] == now[3:]
 
 
 def _key_of(placer: Placer, wish: Wish, row: int, steady: tuple[Floats, ...]) -> int:

@@ -25,6 +25,7 @@ from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.capacity.memory import Floats, Mask, Stamp
 from dray.core.scheduling.capacity.remaining import Devices, Rooms
+from dray.core.scheduling.choosing.automatic import placement_of
 from dray.core.scheduling.placement.candidates import LAST_RANK, Candidate, Spot, Walk
 from dray.core.scheduling.placement.foresight import foresight_of
 from dray.core.scheduling.placement.fragmentation import fragmentation, fragments_of
@@ -236,7 +237,7 @@ class Greedy(Placer):
 
     def __init__(self, state: State, rooms: Rooms, hints: Hints | None = None) -> None:
         super().__init__(state, rooms, hints)
-        self._weights = weights = state.policy.placement.weights
+        self._weights = weights = placement_of(state).weights
         self._scorers, self._unit = _weighing(weights)
         self.sticky = not (weights.fragmentation or weights.spread)
         self._spreadings: dict[str, Spreading] = {}
@@ -515,4 +516,4 @@ STRATEGIES: dict[str, type[Placer]] = {
 
 def make_placer(state: State, rooms: Rooms, hints: Hints | None = None) -> Placer:
     """The placer of the policy in force, for one pass."""
-    return STRATEGIES[state.policy.placement.strategy](state, rooms, hints)
+    return STRATEGIES[placement_of(state).strategy](state, rooms, hints)

@@ -26,6 +26,7 @@ from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.capacity.memory import Floats
 from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.choosing.automatic import placement_of
 
 HOUR_S, DAY_S = 3600.0, 86400.0
 ASSUMED_S = HOUR_S
@@ -111,7 +112,7 @@ class Outlook:
 
 def weights_for(state: State, job: Job | None) -> Weights:
     """What counts how much for a job: what it says itself, else its queue, else the policy."""
-    weights = state.policy.placement.weights
+    weights = placement_of(state).weights
     if job is None:
         return weights
     said = objective_of(state, job)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dray.core.model.policies.policy import (
-    STRATEGIES,
+    PLACERS,
     Budget,
     Cap,
     FairShare,
@@ -172,7 +172,7 @@ def draw_policy(rng: random.Random) -> Policy:
             entry_charge_s=rng.choice([0, 5, 60]),
             weights=rng.choice([{}, {"ann": 2}, {"bob": 0.5}]),
         ),
-        placement=PlacementPolicy(strategy=rng.choice(STRATEGIES)),
+        placement=PlacementPolicy(strategy=rng.choice(PLACERS)),
         preemption=_preemption(rng, order),
     )
 

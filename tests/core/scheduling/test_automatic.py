@@ -1,0 +1,135 @@
+"""`strategy: auto`: each rule of its table applies where it should, and no choice is changed in a hurry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.core.harness import Cluster
+
+from dray.core.lifecycle.happenings.policy import CHOICE
+from dray.core.lifecycle.state.effects import Note
+from dray.core.model.records.ledger import ChoiceRecord
+from dray.core.scheduling.capacity.remaining import Rooms
+from dray.core.scheduling.choosing.automatic import find_rule, placement_of
+from dray.core.scheduling.choosing.signs import Signs, read_signs
+from dray.core.scheduling.placement.placer import Foresighted, Greedy, make_placer
+
+MINUTE_S = 60
+ALIKE = Signs(kinds=1, cards=1, held=0.5, fine=0.0, known=0.0)
+
+
+def choice(cluster: Cluster) -> ChoiceRecord:
+    record = cluster.state.ledger[CHOICE]
+    assert isinstance(record, ChoiceRecord)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("signs", "rule", "strategy", "word"),
+    [
+        (ALIKE, 1, "greedy", "one kind of worker"),
+        (ALIKE._replace(fine=0.3, held=0.9), 2, "foresight", "90% of the cards are held"),
+        (ALIKE._replace(fine=0.3, held=0.8), 0, "greedy", "no other rule"),
+        (ALIKE._replace(kinds=2, held=0.99), 0, "greedy", "no other rule"),
+        (ALIKE._replace(kinds=3, cards=3, known=0.5), 3, "greedy", "3 kinds of card"),
+        (ALIKE._replace(kinds=3, cards=3, known=0.49), 0, "greedy", "no other rule"),
+        (ALIKE._replace(kinds=3, cards=3, known=0.9, fine=1.0, held=0.95), 2, "foresight", "names models"),
+    ],
+)
+def test_the_first_rule_that_applies_has_it(signs: Signs, rule: int, strategy: str, word: str) -> None:
+    found, why = find_rule(signs)
+    assert (found.number, found.strategy) == (rule, strategy)
+    assert word in why
+
+
+@pytest.fixture
+def shared(cluster: Cluster) -> Cluster:
+    """Two workers of eight cards each, most of them held."""
+    cluster.rule(placement={"strategy": "auto"})
+    for name in ("w1", "w2"):
+        cluster.join(name, credit=1 << 20, gpus=8, gpu_type="A100", cpus=64, batch=32)
+    return cluster
+
+
+def look(cluster: Cluster, job: str, **spec: Any) -> None:
+    """Something is placed, so that strategies are weighed, and runs."""
+    cluster.submit(job, max_runtime_s=1_000_000, **spec)
+    for uid in list(cluster.state.live_of.get(job, ())):
+        cluster.run(uid)
+
+
+def test_another_strategy_takes_over_after_ten_minutes_and_stays_for_an_hour(shared: Cluster) -> None:
+    look(shared, "first", gpu_count=1)
+    assert (choice(shared).rule, choice(shared).times) == (1, 0)
+    assert isinstance(make_placer(shared.state, Rooms(shared.state)), Greedy)
+    for number in range(7):
+        look(shared, f"half-{number}", gpu_count=1, gpu_milli=500)
+    look(shared, "most", gpu_count=8)
+    look(shared, "rest", array={"last": 2}, gpu_count=1)
+    signs = read_signs(shared.state)
+    assert signs is not None
+    assert signs.held > 0.8
+    assert signs.fine > 0.05
+    shared.beating = {"w1": None, "w2": None}
+    shared.advance(2 * MINUTE_S)
+    look(shared, "soon")
+    shared.advance(8 * MINUTE_S)
+    look(shared, "not yet".replace(" ", "-"))
+    assert choice(shared).rule == 1, "it has not applied for ten minutes"
+    shared.advance(3 * MINUTE_S)
+    said = shared.submit("now")
+    shared.run(shared.current("now"))
+    assert (choice(shared).rule, choice(shared).before, choice(shared).times) == (2, "greedy", 1)
+    assert any(isinstance(each, Note) and each.type == "placement_chosen" for each in said)
+    assert isinstance(make_placer(shared.state, Rooms(shared.state)), Foresighted)
+    shared.end(shared.current("most"))
+    for minute in (1, 20, 40):
+        shared.advance(20 * MINUTE_S)
+        look(shared, f"later-{minute}")
+        assert choice(shared).rule == (2 if minute < 40 else 0), "at most once an hour"
+
+
+def test_a_condition_that_comes_and_goes_changes_nothing(shared: Cluster) -> None:
+    look(shared, "first", gpu_count=1)
+    shared.beating = {"w1": None, "w2": None}
+    for number in range(12):
+        name = f"big-{number}"
+        look(shared, name, gpu_count=7, gpu_type="A100", array={"last": 1})
+        shared.advance(5 * MINUTE_S)
+        look(shared, f"look-{number}")
+        for uid in list(shared.state.live_of[name]):
+            shared.end(uid)
+        shared.advance(2 * MINUTE_S)
+        look(shared, f"again-{number}")
+    assert choice(shared).times == 0
+
+
+def test_a_policy_that_names_its_strategy_ends_the_choice(shared: Cluster) -> None:
+    look(shared, "first", gpu_count=1)
+    assert choice(shared).strategy == placement_of(shared.state).strategy == "greedy"
+    shared.rule(placement={"strategy": "spread"})
+    assert CHOICE not in shared.state.ledger
+    assert placement_of(shared.state).strategy == "spread"
+    look(shared, "second", gpu_count=1)
+    assert CHOICE not in shared.state.ledger
+
+
+def test_speed_counts_where_it_is_known(cluster: Cluster) -> None:
+    cluster.rule(placement={"strategy": "auto"})
+    cluster.join("k80", credit=1 << 20, gpus=8, gpu_type="K80", labels={"host": "k80"}, cpus=64, batch=32)
+    cluster.join("a100", credit=1 << 20, gpus=8, gpu_type="A100", labels={"host": "a100"}, cpus=64, batch=32)
+    cluster.beating = {"k80": None, "a100": None}
+    for host, wall_s in (("k80", 5000), ("a100", 1000)):
+        cluster.submit(host, name="train", gpu_count=1, require=[f"host={host}"])
+        cluster.run(cluster.current(host))
+        cluster.end(cluster.current(host), wall_s=wall_s)
+    assert choice(cluster).rule == 0
+    cluster.submit("many", name="train", gpu_count=1, array={"last": 39})
+    for number in range(12):
+        cluster.advance(2 * MINUTE_S)
+        cluster.submit(f"look-{number}")
+    assert choice(cluster).rule == 3
+    weights = placement_of(cluster.state).weights
+    assert weights.performance > 0
+    assert weights.leftover == cluster.state.policy.placement.weights.leftover
