@@ -103,7 +103,7 @@ def _figure(what: str, spans: list[Spans], bar_ms: float) -> Figure:
 
 
 def _why(state: State, job: Job, fix: bool) -> Iterator[Any]:
-    return why_steps(state, lambda _: job, lambda user: True, fix)
+    return why_steps(state, lambda _: job, lambda user: True, fix, 0)
 
 
 def _plan(state: State, fields: dict[str, Any]) -> Iterator[Any]:

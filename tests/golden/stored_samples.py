@@ -70,6 +70,7 @@ from dray.core.lifecycle.state.workload_events import (
     WorkloadSpent,
     WorkloadSwitched,
 )
+from dray.core.lifecycle.waiting.facts import WaitsCharged
 from dray.core.model import objectives
 from dray.core.model.records.ledger import (
     AlarmRecord,
@@ -203,6 +204,7 @@ FACTS: list[Fact] = [
     LanesClosed(("2-6", "2-7")),
     AttemptYielded("worker-1", "2-5"),
     AttemptResumed("2-5"),
+    WaitsCharged((("job", (1200, 0, 0, 0, 0, 0, 720)),)),
     AlarmChanged(
         "crash_loop/abc/5", "crash_loop", "abc", "a task of job abc has failed 6 times", True, "abc"
     ),
@@ -363,6 +365,8 @@ JOB = Job(
     objective="cost=2",
     workload="sweep",
     judged_at_ms=9,
+    waits=(1200, 0, 0, 0, 0, 0, 720),
+    waits_ms=5000,
 )
 TASK = Task(
     job_id="job",

@@ -70,6 +70,9 @@ class Source:
 
 
 class NoForecasts:
+    def now_ms(self) -> int:
+        return 0
+
     def document(self, job_id: str) -> None:
         return None
 

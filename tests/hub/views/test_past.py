@@ -145,3 +145,32 @@ def test_minutes_are_kept_over_a_restart_and_a_gap_is_no_zero(hub: RunningHub) -
     assert told["step_s"] == 60
     assert len(told["at"]) == len(told["series"]["gpus"]) in (120, 121)
     assert ask(hub, "HEAD", "/history")[0] == ask(hub, "HEAD", "/failures")[0] == 200
+
+
+def test_a_job_says_what_it_waited_for_while_it_waits_and_after_its_end(hub: RunningHub) -> None:
+    token = hub.make_token("cal")
+    for job_id, more in (("held1", {"hold": True}), ("wait1", {})):
+        spec = make_spec(id=job_id, name=job_id, **more)
+        assert ask(hub, "POST", "/jobs", spec, token=token)[0] == 201
+
+    def waited(job_id: str) -> Any:
+        return get(hub, f"/jobs/{job_id}", token)["waits"]
+
+    # So long that it is written down once it is over.
+    wait_until(lambda: (waited("wait1") or {"seconds": 0})["seconds"] > 1.1)
+    assert [part["reason"] for part in waited("held1")["parts"]] == ["held"]
+    assert {part["reason"] for part in waited("wait1")["parts"]} <= {"room", "turn"}
+    with hub.worker("m9", slots=make_slots(1), features=FEATURES) as worker:
+        worker.register()
+        worker.ready(1)
+        task = worker.assigned()
+        worker.accept(task)
+        worker.started(task)
+        worker.result(task, "succeeded", 0)
+        wait_until(partial(has_ended, hub, "wait1"))
+    first, again = waited("wait1"), get(hub, "/jobs/wait1/why", token)["waits"]
+    assert first == again
+    assert first["parts"][0]["reason"] == "room"
+    assert first["message"].startswith("waited 1.")
+    assert ask(hub, "POST", "/jobs/held1/cancel", token=token)[0] == 200
+    assert waited("held1")["parts"][0]["reason"] == "held"

@@ -1,4 +1,4 @@
-import type { JobDocument, PlanAnswer, Why } from "../api.d.ts";
+import type { JobDocument, PlanAnswer, WaitsDocument, Why } from "../api.d.ts";
 import { propose } from "../changes.tsx";
 import { fieldsOf } from "../fix.ts";
 import { many, span, within } from "../format.ts";
@@ -87,6 +87,7 @@ function Told({ job, why, waits }: { job: JobDocument; why: Why; waits: boolean 
           />
         </Card>
       ) : null}
+      {why.waits ? <Waited waits={why.waits} /> : null}
       {why.failures?.length ? (
         <Card title="What failed">
           {(why.failures ?? []).map((one) => (
@@ -100,6 +101,24 @@ function Told({ job, why, waits }: { job: JobDocument; why: Why; waits: boolean 
         </Card>
       ) : null}
     </>
+  );
+}
+
+// What stood in its way first, and for how long: the whole story once it is over.
+function Waited({ waits }: { waits: WaitsDocument }) {
+  return (
+    <Card title="How it waited">
+      <p>{waits.message}.</p>
+      <ul class="parts" aria-label="Its wait by first reason">
+        {(waits.parts ?? []).map((part) => (
+          <li key={part.reason}>
+            <span>{part.words}</span>
+            <meter value={part.seconds} max={waits.seconds} aria-label={part.words} />
+            <span class="right">{span(part.seconds)}</span>
+          </li>
+        ))}
+      </ul>
+    </Card>
   );
 }
 

@@ -217,6 +217,7 @@ def _job_pairs(job: Document, spec: Document) -> list[tuple[str, str]]:
         ("workload", str(job.get("workload") or "")),
         ("submitted", local_time(job.get("submitted_at"))),
         ("started", _tell_time(job.get("started_at"), job.get("submitted_at"), "waited")),
+        ("waited", clean(str((job.get("waits") or {}).get("message", "")).removeprefix("waited "))),
         ("ended", _tell_end(job)),
         ("worker", str(job.get("worker") or "")),
         ("ports", _tell_ports(job)),

@@ -42,8 +42,18 @@ def draw_why(job_id: str, answer: Document) -> str:
     lines += _list("Held by:", [_message(item) for item in answer.get("holders") or []])
     ahead = [answer.get("place"), answer.get("preemption"), answer.get("start"), answer.get("estimate")]
     lines += _list("When:", [_message(item) for item in ahead if item])
+    lines += _list(
+        "Until now:" if answer.get("place") else "How it waited:", _tell_waits(answer.get("waits"))
+    )
     lines += _tell_fix(answer, job_id)
     return "\n".join(lines)
+
+
+def _tell_waits(waits: Document | None) -> list[str]:
+    """What was in its way, the longest first."""
+    return [
+        f"{format_seconds(part['seconds'])} {clean(part['words'])}" for part in (waits or {}).get("parts", [])
+    ]
 
 
 def _tell_learned(answer: Document) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dray.core.lifecycle.counts import waits
 from dray.core.lifecycle.happenings import (
     alarms,
     cancels,
@@ -29,6 +30,7 @@ from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import calls, deadlines, health, jobs, prewarms, replicas, results, uses
+from dray.core.lifecycle.waiting.facts import WaitsCharged
 from dray.core.lifecycle.workloads import verbs
 
 
@@ -87,6 +89,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.DeadlineLost: deadlines.lost,
     events.JobEdited: edits.edited,
     events.RequeueRequested: edits.requeue_requested,
+    WaitsCharged: waits.waits_charged,
     events.Heard: workers.heard,
     events.SlotsSeen: workers.slots_seen,
     events.CreditSet: workers.credit_set,

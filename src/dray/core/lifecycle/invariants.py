@@ -25,7 +25,7 @@ def problems(state: State) -> list[str]:
     """Every invariant that does not hold, in words; empty when all is well."""
     checks = (
         *(_tasks, _jobs, _attempts, _followers, _columns, _capacity),
-        *(_backlog, _parties, _gates, _receipts, _resuming, _using, workload_problems),
+        *(_backlog, _waits, _parties, _gates, _receipts, _resuming, _using, workload_problems),
     )
     return [problem for check in checks for problem in check(state)]
 
@@ -57,6 +57,18 @@ def _tasks(state: State) -> Iterator[str]:
             yield f"{name}: queued={task.queued} disagrees with the list of tasks queued again"
         if job_id not in state.jobs:
             yield f"{name} has no job"
+
+
+def _waits(state: State) -> Iterator[str]:
+    """Whoever waits has a mark of since when; one that is left over is of a job that is charged in this turn."""
+    waits = state.waits
+    for job in state.jobs.values():
+        marked = job.id in waits.of and job.id not in waits.due
+        if marked != bool(job.waiting):
+            yield f"job {job.id} has {job.waiting} tasks waiting, {'a' if marked else 'no'} mark says since when"
+    for job_id in waits.of:
+        if job_id not in state.jobs:
+            yield f"a mark says since when job {job_id} waits, which is not here"
 
 
 def _jobs(state: State) -> Iterator[str]:

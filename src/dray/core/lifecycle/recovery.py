@@ -158,6 +158,7 @@ def wake_up(
             state.set_timer(clock.now_ms, "trial", worker_id)
     provider_health.recall(state)
     for job in state.jobs.values():
+        state.waits.awake(job, clock.now_ms)
         jobs.arm_wait(state, job)
         jobs.arm_idle(state, job)
     deadlines.recall(state)
@@ -231,6 +232,7 @@ def _release_job(state: State, job: Job) -> None:
     for key in list(_holes(state, job)):
         del state.tasks[key]
     del state.jobs[job.id]
+    state.waits.forget(job.id)
     counting.forget(state, job)
     state.services.pop(job.id, None)
     state.experience.forget_job(job.id)

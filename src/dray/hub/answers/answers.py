@@ -365,7 +365,8 @@ class Answers:
         def find(state: State) -> Job:
             return owned(caller, self._rows.job(job_id), job_id)
 
-        answer = await work_off(self._engine, lambda state: why_steps(state, find, caller.sees, fix))
+        now_ms = self.forecasts.now_ms()
+        answer = await work_off(self._engine, lambda state: why_steps(state, find, caller.sees, fix, now_ms))
         if answer["place"] is not None:
             self.forecasts.want()
             if eta_s:

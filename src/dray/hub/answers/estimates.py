@@ -66,6 +66,10 @@ class Forecasts:
             self._asked_s = asyncio.get_running_loop().time()
             self._bell.set()
 
+    def now_ms(self) -> int:
+        """Hub time."""
+        return self._clock.read().now_ms
+
     def of(self, job_id: str) -> Estimate | None:
         """When the next task of a job starts, as far as is known."""
         return self._known.get(job_id)

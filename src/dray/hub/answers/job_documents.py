@@ -19,7 +19,14 @@ from dray.hub.answers.pages import PAGE_BYTES, weigh_task
 from dray.hub.answers.slices import portions, work_off
 from dray.hub.calls.reading import CallReader
 from dray.hub.decisions.commands import owned
-from dray.hub.documents.records import Document, job_document, moment, task_document, tell_silence
+from dray.hub.documents.records import (
+    Document,
+    job_document,
+    moment,
+    task_document,
+    tell_silence,
+    waits_document,
+)
 from dray.hub.documents.services import standing_document
 from dray.hub.documents.story import job_history
 from dray.hub.rows import Reader, Rows, job_row
@@ -50,6 +57,7 @@ class JobDocuments:
         """A job's whole document, for whoever has settled that it may be shown; `attempts` where they are at hand."""
         document = self._whole(state, job, attempts)
         document["service"] = standing_document(state, job) if job.service else None
+        document["waits"] = waits_document(state.waits.read(job, self._forecasts.now_ms()))
         return document
 
     def _whole(self, state: State, job: Job, attempts: Sequence[Attempt] | None) -> Document:

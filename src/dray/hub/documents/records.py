@@ -10,12 +10,15 @@ from typing import Any
 from dray.core.lifecycle.holding.rollouts import is_moving
 from dray.core.lifecycle.providers.prices import spell_money, spent_by
 from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.waiting.marks import LEAST_MS
 from dray.core.model.ids import is_fake, task_id
 from dray.core.model.records.records import Attempt, Job, JobState, Task
+from dray.core.model.records.waits import REASONS, WORDS
 from dray.core.model.records.worker import Progress, Use, Worker, why_not_ready
 from dray.core.model.specs.larger import ask_beyond, tell_outgrown
 from dray.core.model.specs.ports import name_ports
 from dray.core.model.specs.spec import spec_document, unpack_spec
+from dray.core.model.units import format_seconds
 from dray.core.model.verdicts import KINDS, Verdict, judge, judge_attempt
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.explain.services import tell_rollout
@@ -195,6 +198,21 @@ def job_document(
     whole = job.gang or not job.numbered or not job.cursor
     verdict = end_verdict(job, job.state, end, newest) if whole else None
     return document | end | {"verdict": verdict}
+
+
+def waits_document(ledger: Sequence[int]) -> Document | None:
+    """For how long a job has waited for what, the longest first; None where it hardly waited."""
+    spans = sorted(((ms / 1000, name) for ms, name in zip(ledger, REASONS, strict=False) if ms), reverse=True)
+    total_s = sum(seconds for seconds, _ in spans)
+    if total_s * 1000 < LEAST_MS:
+        return None
+    # What is no hundredth of it is left out of the sentence.
+    told = [f"{format_seconds(seconds)} {WORDS[name]}" for seconds, name in spans if seconds * 100 >= total_s]
+    return {
+        "seconds": total_s,
+        "parts": [{"reason": name, "words": WORDS[name], "seconds": seconds} for seconds, name in spans],
+        "message": f"waited {format_seconds(total_s)}: {', '.join(told)}",
+    }
 
 
 def _was_edited(job: Job) -> bool:

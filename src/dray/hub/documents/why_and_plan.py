@@ -37,15 +37,17 @@ from dray.hub.documents.reasons import (
     start_document,
     veil,
 )
-from dray.hub.documents.records import Document, moment
+from dray.hub.documents.records import Document, moment, waits_document
 
 # No job has this id: ids begin with a letter or a digit.
 GUEST = "?"
 HOUR_S = 3600
 
 
-def why_steps(state: State, find: Callable[[State], Job], sees: Sees, fix: bool) -> Iterator[Document]:
-    """Why a job waits; with `fix` also the smallest change that would start it."""
+def why_steps(
+    state: State, find: Callable[[State], Job], sees: Sees, fix: bool, now_ms: int
+) -> Iterator[Document]:
+    """Why a job waits, and what it has waited for; with `fix` also the smallest change that would start it."""
     job = find(state)
     reason, unsaid = explain(state, job), Document()
     yield unsaid
@@ -55,14 +57,17 @@ def why_steps(state: State, find: Callable[[State], Job], sees: Sees, fix: bool)
         for change in seek_change(state, job.id):
             reason.change = change
             yield unsaid
-    yield _why_document(state, find(state), reason, sees)
+    yield _why_document(state, find(state), reason, sees, now_ms)
 
 
-def _why_document(state: State, job: Job, reason: Reason, sees: Sees) -> Document:
+def _why_document(state: State, job: Job, reason: Reason, sees: Sees, now_ms: int) -> Document:
     document = reason_document(state, reason, sees)
     if job.state.final and job.error:
         document["summary"] += f" ({job.error})"
-    return document | {"learned": tell_outgrown(job.outgrown_bytes, job.outgrown_by, job.id)}
+    return document | {
+        "learned": tell_outgrown(job.outgrown_bytes, job.outgrown_by, job.id),
+        "waits": waits_document(state.waits.read(job, now_ms)),
+    }
 
 
 def make_guest(state: State, spec: JobSpec, clock: Clock) -> Job:

@@ -131,6 +131,10 @@ _NOWHERE = _Nowhere()
 class _NoForecasts:
     """Estimates are the leader's."""
 
+    def now_ms(self) -> int:
+        """Of what has ended nothing waits on: no moment is needed."""
+        return 0
+
     def document(self, job_id: str) -> Never:
         raise NotHere
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from dray.core.model.bounds import IdText, Line
 from dray.core.model.ids import ID_PATTERN
-from dray.wire.schemas.reasons import EstimateDocument, VerdictDocument
+from dray.wire.schemas.reasons import EstimateDocument, VerdictDocument, WaitsDocument
 from dray.wire.schemas.views import Card
 
 Id = Annotated[str, Meta(pattern=f"^{ID_PATTERN}$")]
@@ -213,6 +213,7 @@ class JobDocument(msgspec.Struct):
         EstimateDocument | None, Meta(description="in lists: when a pending job starts, where that is known")
     ] = None
     preview: Annotated[Preview | None, Meta(description="of a dry run")] = None
+    waits: Annotated[WaitsDocument | None, Meta(description="not in lists")] = None
 
 
 class JobList(msgspec.Struct):

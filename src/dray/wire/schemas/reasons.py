@@ -174,6 +174,22 @@ class FailureDocument(VerdictDocument):
     task_id: str = ""
 
 
+class WaitPart(msgspec.Struct):
+    """A first reason, and for how long it was one."""
+
+    reason: str
+    words: str
+    seconds: float
+
+
+class WaitsDocument(msgspec.Struct):
+    """For how long some of a job has waited, by what stood in its way first; the longest part comes first."""
+
+    seconds: float
+    parts: list[WaitPart] = []
+    message: str = ""
+
+
 class Why(msgspec.Struct):
     """Why a job is where it is, and what would help. `workers` holds those that come closest, 50 at most."""
 
@@ -193,6 +209,7 @@ class Why(msgspec.Struct):
     change: ChangeDocument | None = None
     failures: list[FailureDocument] = []
     learned: Annotated[str, Meta(description="why it asks for larger cards than its submit did")] = ""
+    waits: WaitsDocument | None = None
 
 
 class PlacementDocument(msgspec.Struct):

@@ -41,8 +41,8 @@ def cancelled(state: State, event: CancelRequested, clock: Clock) -> list[Effect
         left = job.untouched
         job.killed += left
         state.backlog.count(job.queue, -left)
-        state.stir(job)
         job.rest = JobState.KILLED
+        state.stir(job)
         when = (
             f"when {left:,} of its {job.total:,} tasks had not started"
             if left < job.total

@@ -80,7 +80,7 @@ def regroup(state: State) -> None:
     state.reservations.clear()
     state.unprotected.clear()
     state.watched.clear()
-    depth, state.backlog = state.backlog.depth, Backlog()
+    depth, state.backlog = state.backlog.depth, Backlog(state)
     state.backlog.depth, state.backlog.eager = depth, state.policy.preempts
     for job in state.jobs.values():
         state.join_party(job)

@@ -20,6 +20,7 @@ def register(state: State, job: Job) -> None:
         if need.task >= 0:
             waiters = state.task_waiters.setdefault(need.job_id, {})
             waiters.setdefault(need.task, {})[job.id] = None
+    state.note_wait(job)
 
 
 def withdraw(state: State, job: Job) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from dray.core.lifecycle.state.pass_events import PassSignal
 from dray.core.lifecycle.state.service_events import ServiceFact
 from dray.core.lifecycle.state.workload_events import WorkloadFact
+from dray.core.lifecycle.waiting.facts import WaitsCharged
 from dray.core.model.capability import Capability, Device, Slots
 from dray.core.model.records.worker import ResumedSession, Use
 
@@ -384,6 +385,7 @@ class DeadlineLost(msgspec.Struct, frozen=True, array_like=True, tag=38):
 
 Fact = (
     JobsSubmitted
+    | WaitsCharged
     | PlanDecided
     | WorkerRegistered
     | WorkerChanged

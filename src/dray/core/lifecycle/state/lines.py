@@ -4,20 +4,29 @@ One entry per job, whatever its size: an array is a range. Entries go stale in p
 skipped, never searched for. A shape that fits nowhere is parked until a worker it could use gains room, so a pass
 costs what changed. Lines of one shape whose work passes the same gates but for those of their users are a crowd: such
 a gate shuts them out together. A line whose head may no longer be the one that a pass last saw is stirred: whoever
-leaves a line, joins it or may go on in it says so, and no pass need look at the others.
+leaves a line, joins it or may go on in it says so, and no pass need look at the others. What each waits for, as passes
+found it, is counted as time (`waiting.times`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from dray.core.lifecycle.waiting.times import NONE, Times
+from dray.core.model.records.waits import ROOM, reason_of_gate
 from dray.core.model.specs.resources import Asks
 
 RANGE = 1 << 40
 # So many lines are looked at one by one, and may be moved one by one, whatever becomes of them.
 FEW_LINES = 2
+
+
+class Timed(Protocol):
+    """Who knows what time it is."""
+
+    now_ms: int
 
 
 class BucketKey(NamedTuple):
@@ -53,10 +62,10 @@ class Entry(NamedTuple):
 class Crowd:
     """Lines that gates shut out together. `gate`: the one that does; `apart`: how many are shut out one by one."""
 
-    __slots__ = ("apart", "gate", "key", "lines")
+    __slots__ = ("apart", "gate", "key", "lines", "times")
 
-    def __init__(self, key: CrowdKey) -> None:
-        self.key = key
+    def __init__(self, key: CrowdKey, times: Times) -> None:
+        self.key, self.times = key, times
         self.lines: dict[BucketKey, None] = {}
         self.gate = ""
         self.apart = 0
@@ -70,10 +79,11 @@ class Crowd:
 class Bucket:
     """Entries in order with a moving head: appending is the common case, inserting the rare one."""
 
-    def __init__(self, crowd: Crowd) -> None:
+    def __init__(self, crowd: Crowd, now_ms: int) -> None:
         self.entries: list[Entry] = []
         self.head = 0
         self.crowd = crowd
+        self.times = Times(crowd.times, now_ms)
 
     @property
     def waiting(self) -> int:
@@ -133,9 +143,11 @@ class Shapes:
 
 
 class Backlog:
-    """Who waits, by shape."""
+    """Who waits, by shape. `time`: whoever says what time it is, which is the state."""
 
-    def __init__(self) -> None:
+    def __init__(self, time: Timed) -> None:
+        self._time = time
+        self._times: dict[int, Times] = {}
         self.buckets: dict[BucketKey, Bucket] = {}
         self.of_shape: dict[int, dict[CrowdKey, Crowd]] = {}
         self.awake: dict[int, None] = {}
@@ -158,9 +170,13 @@ class Backlog:
         if bucket is None:
             crowds = self.of_shape.setdefault(key.shape, {})
             his = crowds.get(crowd)
+            now_ms = self._time.now_ms
             if his is None:
-                his = crowds[crowd] = Crowd(crowd)
-            bucket = self.buckets[key] = Bucket(his)
+                times = self._times.get(key.shape)
+                if times is None:
+                    times = self._times[key.shape] = Times()
+                his = crowds[crowd] = Crowd(crowd, Times(times, now_ms))
+            bucket = self.buckets[key] = Bucket(his, now_ms)
             his.lines[key] = None
             self.open_lines += not his.gate
         first = bucket.add(entry)
@@ -216,11 +232,14 @@ class Backlog:
             self._leave_gate_together(crowd)
             self.open_lines -= crowd.open_lines
             crowd.gate = gate
+            crowd.times.turn(reason_of_gate(gate), self._time.now_ms)
             self._stir_few(crowd)
         else:
             self._leave_gate(key)
             self.gated[key] = gate
-            crowd = self.buckets[key].crowd
+            bucket = self.buckets[key]
+            bucket.times.turn(reason_of_gate(gate), self._time.now_ms)
+            crowd = bucket.crowd
             crowd.apart += 1
             self.open_lines -= not crowd.gate
             self.stir(key)
@@ -252,6 +271,7 @@ class Backlog:
         self.awake.pop(shape, None)
         if shape in self.of_shape:
             self.parked[shape] = full
+            self._times[shape].turn(ROOM if full else NONE, self._time.now_ms)
 
     def wake(self, shape: int) -> None:
         """Look at a shape again."""
@@ -272,7 +292,7 @@ class Backlog:
         del crowds[crowd.key]
         self.stirred.setdefault(key.shape, {})[key] = None
         if not crowds:
-            del self.of_shape[key.shape]
+            del self.of_shape[key.shape], self._times[key.shape]
             self.stirred.pop(key.shape, None)
             self.awake.pop(key.shape, None)
             self.parked.pop(key.shape, None)
@@ -280,7 +300,9 @@ class Backlog:
     def _leave_gate(self, key: BucketKey) -> None:
         gate = self.gated.pop(key, "")
         if gate:
-            crowd = self.buckets[key].crowd
+            bucket = self.buckets[key]
+            bucket.times.turn(NONE, self._time.now_ms)
+            crowd = bucket.crowd
             crowd.apart -= 1
             self.open_lines += not crowd.gate
             self._step_out(key, gate)
@@ -289,6 +311,7 @@ class Backlog:
         if crowd.gate:
             self._step_out(crowd.key, crowd.gate)
             crowd.gate = ""
+            crowd.times.turn(NONE, self._time.now_ms)
             self.open_lines += crowd.open_lines
 
     def _step_out(self, key: BucketKey | CrowdKey, gate: str) -> None:

@@ -3,16 +3,16 @@
 Durable: jobs, tasks, attempts, workers, the ledger (of which `policy` is read), counters. Everything else is either a
 signal (presence, progress, uses, polls, resuming, accept_lag_ms: how late assignments were answered of late; ends: how
 many attempts of tasks ended in which phase), learnt in passing (experience, suspicions) or a cache that can be derived
-(columns, backlog, parties, workloads, services, revised: the shapes of their revisions, rollouts: when those are looked
-at of which replicas are replaced, held, live_of, requeued_of, dependents, task_waiters, using, newest, timers,
-reservations, first_missing: up to which task a group is accepted; hungry: lanes to be looked at, busy: lanes whose call
-takes longer than was thought, lingering: until when some without calls are kept, spent_on: on which session each was
-opened; followers: who stands directly behind whom, leads: who may get more behind them, taken_over: since when a place
-goes from one attempt to the next; use_notes: why jobs that use services wait; provider_of, provided: whose workers
-there are, and whether each is here; providers_here: how many are; provider_looks: when each is judged again;
-bad_providers; leaning: towards which placement strategy; eyed: lines in which somebody waits for whom a snapshot or an
-environment is to be brought; prewarms: which workers were told to get them ahead of time, prewarm_ends: how that
-went, foresee_ms: when to look again).
+(columns, backlog, waits: since when each job waits; parties, workloads, services, revised: the shapes of their
+revisions, rollouts: when those are looked at of which replicas are replaced, held, live_of, requeued_of, dependents,
+task_waiters, using, newest, timers, reservations, first_missing: up to which task a group is accepted; hungry: lanes to
+be looked at, busy: lanes whose call takes longer than was thought, lingering: until when some without calls are kept,
+spent_on: on which session each was opened; followers: who stands directly behind whom, leads: who may get more behind
+them, taken_over: since when a place goes from one attempt to the next; use_notes: why jobs that use services wait;
+provider_of, provided: whose workers there are, and whether each is here; providers_here: how many are; provider_looks:
+when each is judged again; bad_providers; leaning: towards which placement strategy; eyed: lines in which somebody waits
+for whom a snapshot or an environment is to be brought; prewarms: which workers were told to get them ahead of time,
+prewarm_ends: how that went, foresee_ms: when to look again).
 Memory holds live work: ended entities leave once their rows are written.
 """
 
@@ -29,6 +29,7 @@ from dray.core.lifecycle.state.lines import RANGE, Backlog, BucketKey, Entry, Sh
 from dray.core.lifecycle.state.parties import Parties, gpus_of
 from dray.core.lifecycle.state.suspicions import Suspicions
 from dray.core.lifecycle.state.timings import Rules
+from dray.core.lifecycle.waiting.marks import Marks
 from dray.core.model.ids import task_id
 from dray.core.model.policies.policy import Policy
 from dray.core.model.records.ledger import LedgerKey, LedgerRecord, Receipt
@@ -149,7 +150,8 @@ class State:
         self.columns = Columns()
         self.parties = Parties()
         self.workloads = self.parties.workloads
-        self.backlog = Backlog()
+        self.backlog = Backlog(self)
+        self.waits = Marks()
         self.reservations: dict[str, Reservation] = {}
         self.unprotected: dict[str, None] = {}
         self.watched: dict[str, int] = {}
@@ -230,6 +232,7 @@ class State:
     def queue_up(self, job: Job, position: int = RANGE) -> None:
         """Put a job's range, or one task again, into its line; a job that is barred is in none."""
         if job.barred:
+            self.waits.stand(job, None, self.now_ms)
             return
         ahead, rank = self.place_of(job, position)
         line = self.line_of(job)
@@ -238,6 +241,7 @@ class State:
         self.backlog.add(line, Entry(ahead, rank, job.seq, position, job.id), self.parties.crowd_of(line))
         if job.deadline_ms and self.parties.all[job.party].rules.order == "edf":
             self.watch_deadline(job, self.latest_start_ms(job, position))
+        self.waits.stand(job, self.backlog.buckets[line].times, self.now_ms)
 
     def queue_all(self, job: Job) -> None:
         """Put all that waits of a job into its line."""
@@ -249,6 +253,14 @@ class State:
     def stir(self, job: Job) -> None:
         """Something of a job has left its line, or may go on in it: the next pass over its shape looks at the line."""
         self.backlog.stir(self.line_of(job))
+        self.note_wait(job)
+
+    def note_wait(self, job: Job) -> None:
+        """A job waits no longer, or for something of its own; who joins a line is seen by `queue_up`."""
+        if not job.waiting:
+            self.waits.leave(job.id, self.now_ms)
+        elif job.barred:
+            self.waits.stand(job, None, self.now_ms)
 
     def leave(self, job: Job, count: int) -> None:
         """So many tasks of a job's range were placed; behind the last of them others come forward in the line."""

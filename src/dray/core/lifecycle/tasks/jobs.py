@@ -461,9 +461,9 @@ def end_waiting(
     if job.untouched or (job.open and final is JobState.KILLED):
         setattr(job, final.value, getattr(job, final.value) + job.untouched)
         state.backlog.count(job.queue, -job.untouched)
-        state.stir(job)
         job.rest, job.rest_class, job.error = final, exit_class, why
         job.open = False
+        state.stir(job)
     state.touched.jobs[job.id] = None
     counting.recount(state, job)
     return effects

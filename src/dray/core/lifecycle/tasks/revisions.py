@@ -65,6 +65,8 @@ def revise(state: State, job: Job, packed: bytes, after: tuple[str, ...], clock:
             jobs.arm_wait(state, job)
         if job.limit != was_limited_to:
             state.rouse(job)
+    else:
+        state.note_wait(job)
     return effects
 
 

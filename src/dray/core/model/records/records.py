@@ -80,6 +80,7 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     are replaced by others there may be more of them than it is to have in the end, which is its `aim` then (-1: nobody
     is replaced). `stepped_ms` (hub time): when that last came forward. `uses`: the services that have to be ready when
     it starts; `unserved`: one of them is not. `money`: what its attempts that have ended have cost, in millionths;
+    `waits`: for how long it waited for what, as far as that was charged by `waits_ms` (hub time), see `waits.REASONS`;
     `objective`: what it said of how to choose among workers, as `specs.objectives` packs it.
     """
 
@@ -152,6 +153,8 @@ class Job(msgspec.Struct, gc=False, kw_only=True, array_like=True):
     objective: str = ""
     workload: str = ""
     judged_at_ms: int = 0
+    waits: tuple[int, ...] = ()
+    waits_ms: int = 0
 
     @property
     def group_size(self) -> int:

@@ -1,4 +1,5 @@
-"""One turn of the core after what has come in was folded: timers, lanes, the pass, lanes again, what queues behind.
+"""One turn of the core after what has come in was folded: timers, lanes, the pass, lanes again, what queues behind,
+what was waited for.
 
 The hub, forecasts, replays and tests go this one way and differ in how they fold: each event is to be folded in before
 the next is asked for. A forecast and a replay, which feed lanes in their own way or not at all, take the pass alone.
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Container
 from typing import Any, NamedTuple
 
+from dray.core.lifecycle.counts.waits import due_charges
 from dray.core.lifecycle.state.events import Clock, Event, PlanDecided
 from dray.core.lifecycle.state.pass_events import PollsAnswered
 from dray.core.lifecycle.state.state import State
@@ -105,4 +107,6 @@ def take_turn(
             fold(step)
         for step in foresee(state) if state.eyed or state.prewarms else ():
             fold(step)
+        for charge in due_charges(state, clock):
+            fold(charge)
     return passed is not None and passed.again

@@ -14,12 +14,16 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dray.core.lifecycle.counts.waits import stale_charges
 from dray.core.lifecycle.state.effects import Note
+from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.state import State
 from dray.errors import EpochLost, InvalidInput, NotReady, Problem, StoreError
 from dray.hub.access.caller import Caller
 from dray.hub.documents.records import Document, moment
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
+from dray.hub.engine.turns import Decision
 from dray.hub.store.base import Store
 from dray.hub.store.writer import StoreWriter
 from dray.hub.views.board import STATES, Board
@@ -109,6 +113,7 @@ class History:
             try:
                 await self.take()
                 await self._loads.take()
+                await self._engine.change(_charge_waits, 1, "", None, "waits")
             except (NotReady, EpochLost):
                 return
             except StoreError:
@@ -170,6 +175,11 @@ class History:
 
         # Off the loop: there may be a month of minutes.
         return await asyncio.to_thread(work)
+
+
+def _charge_waits(state: State, clock: Clock) -> Decision:
+    """What has been waited for since this was last written down would be lost if the hub were killed."""
+    return Decision([*stale_charges(state, clock)])
 
 
 def spell_series(
