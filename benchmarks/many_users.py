@@ -1,6 +1,7 @@
 """What a turn costs where many users wait with one shape: one task ends, the next is placed, all others go on waiting.
 
-The core alone, as in `core_passes`, and in CPU time. Each user has one job in line; the figures of one user and of
+The core alone, as in `core_passes`, and in CPU time. `due`: all of them have waited for so long that they are due for a
+reservation. Each user has one job in line; the figures of one user and of
 thousands stand beside each other, under several policies, since each has its own way of saying whose turn it is. Beside
 that of thousands stands what it costs to put all of them in order anew in each pass.
 """
@@ -12,11 +13,15 @@ import statistics
 import time
 from unittest.mock import patch
 
+from msgspec.structs import replace
+
 from benchmarks.core_cluster import CLOCK, CoreCluster, pack
 from benchmarks.figures import Bar, Figure
 from benchmarks.progress import tell
 from dray.core.lifecycle.apply import apply
-from dray.core.lifecycle.state.events import PolicyChanged
+from dray.core.lifecycle.state.events import Clock, PolicyChanged
+from dray.core.lifecycle.state.pass_events import TurnBegan
+from dray.core.lifecycle.timers import due as find_due
 from dray.core.model.policies.policy import (
     Budget,
     Cap,
@@ -36,6 +41,9 @@ _QUOTAS = (Quota(user="*", tasks=1_000, gpus=8, gpu_hours=Budget(soft=10**6, har
 _PACE = Pacing(starts=(Pace(user="*", per_minute=10**6, burst=10**5),))
 _FAIR = {"default": Queue(order="fair_share")}
 MANY = 5_000
+# By these all of them are looked at, and so all are protected.
+LONG_WAITS = ("fifo", "priority", "edf")
+PROTECT_S = 5
 # Turns that take long are told by a few of them.
 LONGEST_MS = 2_000
 POLICIES = {
@@ -69,10 +77,28 @@ def measure(quick: bool) -> dict[str, Figure]:
                 bars=[Bar(at_most=1.0)] if users == MANY else [],
                 note=f"worst of {len(spans)}: {max(spans):.2f} ms",
             )
+        if name in LONG_WAITS:
+            users = 20 if quick else MANY
+            spans = _turns(_protecting(policy), users, 5 if quick else TURNS, due=True)
+            middle = statistics.median(spans)
+            tell(f"core: {users:,} users have waited for long, {name}: {middle:.3f} ms")
+            figures[f"{name}_{users}_due"] = Figure(
+                f"core: one task ends, the next is placed, {users:,} users are due for a reservation, {name}",
+                "ms",
+                middle,
+                bars=[Bar(at_most=1.0)],
+                note=f"worst of {len(spans)}: {max(spans):.2f} ms",
+            )
     return figures
 
 
-def _turns(policy: Policy | None, users: int, turns: int) -> list[float]:
+def _protecting(policy: Policy | None) -> Policy:
+    policy = policy or Policy()
+    queue = replace(policy.queue("default"), protect_after_s=PROTECT_S)
+    return replace(policy, queues={**policy.queues, "default": queue})
+
+
+def _turns(policy: Policy | None, users: int, turns: int, *, due: bool = False) -> list[float]:
     cluster = CoreCluster(WORKERS, slots=1)
     if policy is not None:
         apply(cluster.state, PolicyChanged(pack_policy(policy)), CLOCK)
@@ -85,6 +111,15 @@ def _turns(policy: Policy | None, users: int, turns: int) -> list[float]:
     waiting = max(users, turns + 1)
     cluster.submit([spec] * waiting, [f"user{place % users:05d}" for place in range(waiting)])
     cluster.run_pass()
+    if due:
+        later = Clock(CLOCK.now_ms + PROTECT_S * 1000, CLOCK.at_ms + PROTECT_S * 1000)
+        for event in find_due(cluster.state, later, str, frozenset):
+            apply(cluster.state, event, later)
+        if len(cluster.state.unprotected) != waiting:
+            raise RuntimeError(f"{len(cluster.state.unprotected)} of {waiting} are due for a reservation")
+        # Who is due is put in order once.
+        cluster.fold(TurnBegan())
+        cluster.run_pass()
     take_over_collector()
     leave_out_what_is_there(again=True)
     spans = []

@@ -25,25 +25,36 @@ from dray.core.model.policies.policy import (
 from dray.core.scheduling.capacity.memory import memory_of
 from dray.core.scheduling.passes.planning import Plan, plan
 from dray.core.scheduling.turns.rosters import Rosters
-from dray.sim.faults.watches.kept_orders import find_misplaced
+from dray.core.scheduling.turns.unprotected import Unprotected
+from dray.sim.faults.watches.kept_orders import find_misplaced, find_misprotected
 
 BUDGETS = (
     Quota(user="*", gpus=2, gpu_hours=Budget(soft=0.001, hard=0.01, per_s=100)),
     Quota(queue="night", tasks=2),
 )
+KEPT: tuple[type[object], ...] = (Rosters, Unprotected)
 POLICIES = (
     Policy(),
-    Policy(quotas=BUDGETS),
-    Policy(queues={"default": Queue(order="priority", ageing_s=7.3), "night": Queue(order="edf", weight=3)}),
+    Policy(quotas=BUDGETS, queues={"default": Queue(protect_after_s=3)}),
     Policy(
-        queues={"default": Queue(order="sjf")}, pacing=Pacing(starts=(Pace(user="*", per_minute=6, burst=2),))
+        queues={
+            "default": Queue(order="priority", ageing_s=7.3, protect_after_s=4),
+            "night": Queue(order="edf", weight=3),
+        }
     ),
     Policy(
-        queues={"default": Queue(order="fair_share"), "night": Queue(order="fair_share", weight=0.5)},
+        queues={"default": Queue(order="sjf", protect_after_s=5)},
+        pacing=Pacing(starts=(Pace(user="*", per_minute=6, burst=2),)),
+    ),
+    Policy(
+        queues={
+            "default": Queue(order="fair_share", protect_after_s=4),
+            "night": Queue(order="fair_share", weight=0.5, protect_after_s=20),
+        },
         fair_share=FairShare(half_life_s=20, entry_charge_s=0, weights={"u1": 2, "u4": 0.3}),
     ),
     Policy(
-        queues={"default": Queue(order="fair_share"), "night": Queue()},
+        queues={"default": Queue(order="fair_share", protect_after_s=10), "night": Queue(protect_after_s=10)},
         fair_share=FairShare(half_life_s=0.05, entry_charge_s=1),
         quotas=BUDGETS,
         pacing=Pacing(running=(Cap(label="team", most=2),)),
@@ -136,14 +147,17 @@ class Site(Cluster):
 def decide(site: Site, kept: bool) -> tuple[Any, ...]:
     """What a pass would decide now, with what is kept or with everybody in order anew."""
     measures = memory_of(site.state).measures
-    known = None if kept else measures.pop(Rosters, None)
+    known: dict[type[object], object] = {}
+    if not kept:
+        known = {kind: measures.pop(kind) for kind in KEPT if kind in measures}
     with pytest.MonkeyPatch.context() as patch:
         if not kept:
             patch.setattr("dray.core.scheduling.turns.rosters.FEW_LINES", 10**9)
         decided: Plan = plan(site.state)
-    if known is not None:
-        measures[Rosters] = known
-    return decided.placements, decided.preemptions, sorted(decided.parked), decided.cut
+    measures.update(known)
+    began = decided.began
+    reserved = began.kept, sorted(began.answered), began.due, sorted(began.watches)
+    return decided.placements, decided.preemptions, sorted(decided.parked), decided.cut, reserved
 
 
 @given(policy=st.integers(0, len(POLICIES) - 1), steps=STEPS)
@@ -152,6 +166,7 @@ def test_kept_turns_are_those_of_everybody_in_order_anew(policy: int, steps: lis
     for what, number, spec in steps:
         site.step(what, number, spec)
         assert not find_misplaced(site.state)
+        assert not find_misprotected(site.state)
         # Room from nowhere: who would have it, if every shape were looked at now?
         for shape in list(site.state.backlog.parked):
             site.state.backlog.wake(shape)

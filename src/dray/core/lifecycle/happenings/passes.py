@@ -52,7 +52,7 @@ def room_released(state: State, event: RoomReleased, clock: Clock) -> list[Effec
         kept = state.reservations.pop(slot)
         columns.roomier.update(dict.fromkeys(spot[1] for spot in kept.spots))
         if still_due:
-            state.unprotected[kept.job_id] = None
+            state.note_due(kept.job_id)
     return []
 
 
@@ -67,6 +67,7 @@ def pass_began(state: State, event: PassBegan, clock: Clock) -> list[Effect]:
     state.reservations.update(event.kept)
     for job_id in event.answered:
         del state.unprotected[job_id]
+    state.backlog.doubts = dict.fromkeys(event.answered) if state.unprotected else None
     _protect_later(state, event.due, event.watches)
     state.columns.roomier.update(dict.fromkeys(event.left))
     return []
@@ -139,7 +140,8 @@ def leads_seen(state: State, event: LeadsSeen, clock: Clock) -> list[Effect]:
 
 
 def _protect_later(state: State, due: Iterable[str], watches: Iterable[LineWatch]) -> None:
-    state.unprotected.update(dict.fromkeys(due))
+    for job_id in due:
+        state.note_due(job_id)
     for job_id, after_ms, at_ms in watches:
         state.watched[job_id] = after_ms
         state.set_timer(at_ms, "protect", job_id)

@@ -62,7 +62,7 @@ def gate_due(state: State, event: GateDue, clock: Clock) -> list[Effect]:
 
 def protect_due(state: State, event: ProtectDue, clock: Clock) -> list[Effect]:
     """The next pass gives this job a reservation."""
-    state.unprotected[event.job_id] = None
+    state.note_due(event.job_id)
     return []
 
 

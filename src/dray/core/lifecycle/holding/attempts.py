@@ -191,6 +191,8 @@ def _book(state: State, attempt: Attempt, sign: int, start: bool) -> None:
         held = state.held[worker] = {}
     if sign > 0:
         held[attempt.uid] = None
+        if job.limit:
+            state.backlog.doubt(state.line_of(job))
     else:
         del held[attempt.uid]
         if job.limit:

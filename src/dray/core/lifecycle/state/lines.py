@@ -4,8 +4,9 @@ One entry per job, whatever its size: an array is a range. Entries go stale in p
 skipped, never searched for. A shape that fits nowhere is parked until a worker it could use gains room, so a pass
 costs what changed. Lines of one shape whose work passes the same gates but for those of their users are a crowd: such
 a gate shuts them out together. A line whose head may no longer be the one that a pass last saw is stirred: whoever
-leaves a line, joins it or may go on in it says so, and no pass need look at the others. What each waits for, as passes
-found it, is counted as time (`waiting.times`).
+leaves a line, joins it or may go on in it says so, and no pass need look at the others. While somebody is due for a
+reservation it is noted too of whom something was heard since the last pass: none of the others need be asked again.
+What each line waits for, as passes found it, is counted as time (`waiting.times`).
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ class Entry(NamedTuple):
     seq: int
     position: int
     job_id: str
+
+
+# A job, a line or a crowd.
+Doubt = str | BucketKey | CrowdKey
 
 
 class Crowd:
@@ -153,6 +158,7 @@ class Backlog:
         self.awake: dict[int, None] = {}
         self.parked: dict[int, bool] = {}
         self.stirred: dict[int, dict[BucketKey, None]] = {}
+        self.doubts: dict[Doubt, None] | None = None
         self.depth: dict[str, int] = {}
         self.eager = False
         self.open_lines = 0
@@ -195,6 +201,12 @@ class Backlog:
                 self.stirred[key.shape] = {key: None}
             else:
                 stirred[key] = None
+            self.doubt(key)
+
+    def doubt(self, key: Doubt) -> None:
+        """Ask again, before the next pass, whether those may start who are due for a reservation, if anybody is."""
+        if self.doubts is not None:
+            self.doubts[key] = None
 
     def rouse(self, key: BucketKey) -> None:
         """Look at this line again: its shape is looked at in the next pass."""
@@ -234,6 +246,7 @@ class Backlog:
             crowd.gate = gate
             crowd.times.turn(reason_of_gate(gate), self._time.now_ms)
             self._stir_few(crowd)
+            self.doubt(key)
         else:
             self._leave_gate(key)
             self.gated[key] = gate

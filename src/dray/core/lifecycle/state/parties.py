@@ -336,12 +336,15 @@ WORKLOAD_GATES = {"switch": SwitchGate, "width": WidthGate, "purse": PurseGate, 
 
 
 class Holding:
-    """What a queue or a user holds now: the sum of costs, and of costs times their beginnings."""
+    """What a queue or a user holds now: the sum of costs, and of costs times their beginnings. `users`: how many
+    attempts those have who hold something of a queue.
+    """
 
-    __slots__ = ("cost", "cost_starts")
+    __slots__ = ("cost", "cost_starts", "users")
 
     def __init__(self) -> None:
         self.cost = self.cost_starts = 0
+        self.users: dict[str, int] = {}
 
     def add(self, cost: int, begin_ms: int) -> None:
         self.cost += cost
@@ -381,6 +384,10 @@ class Party:
         queue.cost_starts += starts
         user.cost += cost
         user.cost_starts += starts
+        if left := queue.users.get(self.user, 0) + sign:
+            queue.users[self.user] = left
+        else:
+            del queue.users[self.user]
 
     def is_late(self, now_ms: int) -> bool:
         """Whether a soft budget is used up."""

@@ -262,6 +262,13 @@ class State:
         elif job.barred:
             self.waits.stand(job, None, self.now_ms)
 
+    def note_due(self, job_id: str) -> None:
+        """A job is due for a reservation."""
+        self.unprotected[job_id] = None
+        if self.backlog.doubts is None:
+            self.backlog.doubts = {}
+        self.backlog.doubts[job_id] = None
+
     def leave(self, job: Job, count: int) -> None:
         """So many tasks of a job's range were placed; behind the last of them others come forward in the line."""
         self.backlog.count(job.queue, -count)

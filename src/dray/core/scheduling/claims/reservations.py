@@ -8,7 +8,7 @@ and never later than before while their worker stays, because nothing that would
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -25,9 +25,9 @@ from dray.core.model.specs.resources import WHOLE, Ask
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, fits
 from dray.core.scheduling.capacity.remaining import Devices, Rooms
 from dray.core.scheduling.claims.moving_room import could_hold, find_over
-from dray.core.scheduling.turns.order import Head, Turns
-from dray.core.scheduling.turns.ranks import next_entry, rank_of
+from dray.core.scheduling.turns.order import Turns
 from dray.core.scheduling.turns.reservation_rights import Draft, Slots
+from dray.core.scheduling.turns.unprotected import may_start, unprotected_of
 
 # Beyond these an earlier start is hardly to be found, and a pass must stay short.
 MOST_ROWS = 1024
@@ -344,14 +344,22 @@ def earliest(state: State, rooms: Rooms, asks: Sequence[Ask], rows: Sequence[int
     """The first start of a task (or of all members of a gang) among these workers; empty where there is none."""
     best: list[Start] = []
     for variant, ask in enumerate(asks):
-        starts = sorted(
-            start for row in rows if (start := row_start(state, rooms, row, ask, variant)) is not None
-        )
+        starts = sorted(_starts(state, rooms, rows, ask, variant))
         for group in _by_backend(state, ask, starts):
             chosen = group[: ask.nodes]
             if len(chosen) == ask.nodes and (not best or chosen[-1].at_ms < best[-1].at_ms):
                 best = chosen
     return best
+
+
+def _starts(state: State, rooms: Rooms, rows: Sequence[int], ask: Ask, variant: int) -> Iterator[Start]:
+    for row in sorted(rows) if ask.nodes == 1 else rows:
+        start = row_start(state, rooms, row, ask, variant)
+        if start is not None:
+            yield start
+            if ask.nodes == 1 and start.at_ms <= state.now_ms:
+                # Nothing is earlier, and of workers that have room now the first is taken.
+                return
 
 
 def _by_backend(state: State, ask: Ask, starts: list[Start]) -> list[list[Start]]:
@@ -383,75 +391,103 @@ def find_stale(state: State, served: Container[str] = ()) -> RoomReleased | None
     return RoomReleased(tuple(slots), over) if slots or over else None
 
 
+class Owners:
+    """Whose workers are kept, by row: two promises on one worker could not both be held."""
+
+    def __init__(self, state: State, reserved: Iterable[Reservation]) -> None:
+        self._of_row: dict[int, list[str]] = {}
+        self.jobs: dict[str, None] = {}
+        row_of = state.columns.row_of
+        for kept in reserved:
+            self.keep(kept)
+        for receipt in state.receipts.values():
+            self._own(receipt.job_id, (row_of[worker] for worker in receipt.workers if worker in row_of))
+
+    def keep(self, kept: Reservation, before: Reservation | None = None) -> None:
+        """Somebody has another reservation than before."""
+        for spot in before.spots if before is not None else ():
+            self._of_row[spot[1]].remove(kept.job_id)
+        self._own(kept.job_id, (spot[1] for spot in kept.spots))
+
+    def has_others(self, row: int, job_id: str) -> bool:
+        """Whether a row is kept for anybody else."""
+        return any(owner != job_id for owner in self._of_row.get(row, ()))
+
+    def _own(self, job_id: str, rows: Iterable[int]) -> None:
+        self.jobs[job_id] = None
+        for row in rows:
+            self._of_row.setdefault(row, []).append(job_id)
+
+
 def renew(state: State, rooms: Rooms, roomier: Sequence[int], draft: Draft) -> None:
     """Bring reservations in line with what has changed, and make due ones."""
+    if not ((draft.reservations and roomier) or state.unprotected):
+        return
+    owners = Owners(state, draft.reservations.values())
     if roomier:
         for slot, kept in list(draft.reservations.items()):
-            _improve(state, draft, rooms, slot, kept, roomier)
-    if draft.unprotected:
-        slots = Slots(state, draft)
-        for job in _in_turn(state, draft, slots):
-            _protect(state, draft, rooms, job, slots)
+            _improve(state, draft, rooms, slot, kept, roomier, owners)
+    if state.unprotected:
+        _protect_some(state, draft, rooms, owners)
 
 
-def _taken(state: State, draft: Draft, job_id: str) -> set[int]:
-    """Rows that are kept for others: two promises on one worker could not both be held."""
-    row_of = state.columns.row_of
-    rows = {spot[1] for kept in draft.reservations.values() if kept.job_id != job_id for spot in kept.spots}
-    return rows | {
-        row_of[worker]
-        for receipt in state.receipts.values()
-        if receipt.job_id != job_id
-        for worker in receipt.workers
-        if worker in row_of
-    }
-
-
-def _in_turn(state: State, draft: Draft, slots: Slots) -> list[Job]:
-    """Who is due for a reservation that is to be had, in the order of turns; the others stay due."""
-    turns = Turns(state, ())
-    for job_id in list(draft.unprotected):
-        job = state.jobs.get(job_id)
-        if job is None or not _may_start(state, job):
-            draft.answer(job_id)
-        elif slots.of(job):
-            line = state.line_of(job)
-            turns.push(Head(rank_of(state, line, job, next_entry(state, job)), line, job))
-    found: list[Job] = []
+def _protect_some(state: State, draft: Draft, rooms: Rooms, owners: Owners) -> None:
+    """Give reservations that are to be had to those who are due for one, in the order of turns; the others stay due."""
+    due, slots = unprotected_of(state), Slots(state, draft)
+    for job_id in due.look(state):
+        draft.answer(job_id)
+    free = [roster for queue, roster in due.rosters.items() if roster.order and not slots.is_full(queue)]
+    turns = Turns(state, (), free, due.walk)
+    barren: dict[int, None] = {}
     while (head := turns.pop()) is not None:
-        found.append(head.job)
-    return found
+        job = head.job
+        if slot := slots.of(job):
+            draft.answer(job.id)
+            # Where one has found nothing there is nothing for others of its shape, unless room is kept for them.
+            kept = None
+            if job.shape not in barren or job.id in owners.jobs:
+                kept = _protect(state, rooms, job, owners)
+            if kept is not None:
+                draft.keep(slot, kept)
+                owners.keep(kept)
+            else:
+                barren[job.shape] = None
+                # Nobody may ever look at its shape again while others fill every gap: it is asked for by time.
+                watch_line(state, draft, job, slots)
+        if slots.is_full(job.queue):
+            turns.leave_out(lambda feeder: not slots.is_full(feeder.roster.queue))
+        turns.push_next(head.line)
 
 
-def _protect(state: State, draft: Draft, rooms: Rooms, job: Job, slots: Slots) -> None:
-    """Give a task that has waited too long its reservation, unless another has it by now; then it stays due."""
-    job_id, slot = job.id, slots.of(job)
-    if not slot:
-        return
-    draft.answer(job_id)
-    taken = _taken(state, draft, job_id)
-    rows = [row for row in _rows(state) if row not in taken]
+def _protect(state: State, rooms: Rooms, job: Job, owners: Owners) -> Reservation | None:
+    """The reservation of a task that has waited too long; None where no worker will ever have room for it."""
+    rows = [row for row in _rows(state) if not owners.has_others(row, job.id)]
     starts = earliest(state, rooms, state.asks(job.shape), rows)
-    if starts:
-        start_ms = max(start.at_ms for start in starts)
-        draft.keep(slot, Reservation(job_id, start_ms, start_ms, job.waiting_since_ms, _spots(starts)))
-    else:
-        # Nobody may ever look at its shape again while others fill every gap: it is asked for by time.
-        watch_line(state, draft, job, slots)
+    if not starts:
+        return None
+    start_ms = max(start.at_ms for start in starts)
+    return Reservation(job.id, start_ms, start_ms, job.waiting_since_ms, _spots(starts))
 
 
 def _improve(
-    state: State, draft: Draft, rooms: Rooms, slot: str, kept: Reservation, roomier: Sequence[int]
+    state: State,
+    draft: Draft,
+    rooms: Rooms,
+    slot: str,
+    kept: Reservation,
+    roomier: Sequence[int],
+    owners: Owners,
 ) -> None:
     """Move a reservation to where it starts earlier: to its own workers anew, or to one that gained room."""
     asks = state.asks(state.jobs[kept.job_id].shape)
-    taken = _taken(state, draft, kept.job_id)
     rows = list(dict.fromkeys([*(spot[1] for spot in kept.spots), *roomier]))[:MOST_ROWS]
-    rows = [row for row in rows if _is_open(state, row) and row not in taken]
+    rows = [row for row in rows if _is_open(state, row) and not owners.has_others(row, kept.job_id)]
     starts = earliest(state, rooms, asks, rows)
     if starts and (at_ms := max(start.at_ms for start in starts)) <= kept.start_ms:
         spots = _spots(starts)
-        draft.keep(slot, kept._replace(start_ms=at_ms, spots=spots))
+        moved = kept._replace(start_ms=at_ms, spots=spots)
+        draft.keep(slot, moved)
+        owners.keep(moved, kept)
         # A worker that is no longer kept has room for others, and nobody else will say so.
         left = {spot[1] for spot in kept.spots} - {spot[1] for spot in spots}
         draft.left.update(dict.fromkeys(sorted(left)))
@@ -469,13 +505,7 @@ def _could_be_kept(state: State, kept: Reservation) -> bool:
 
 def _is_waiting(state: State, kept: Reservation) -> bool:
     job = state.jobs.get(kept.job_id)
-    return job is not None and _may_start(state, job) and job.waiting_since_ms == kept.since_ms
-
-
-def _may_start(state: State, job: Job) -> bool:
-    """Whether only room keeps a job from starting: nothing is kept idle for what a rule holds back anyway."""
-    capped = job.limit and job.live >= job.limit
-    return job.waiting > 0 and not (job.barred or capped or state.backlog.is_gated(state.line_of(job)))
+    return job is not None and may_start(state, job) and job.waiting_since_ms == kept.since_ms
 
 
 def _is_open(state: State, row: int) -> bool:

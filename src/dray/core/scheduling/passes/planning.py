@@ -31,6 +31,7 @@ from dray.core.scheduling.turns.order import Feeder, Head, Turns
 from dray.core.scheduling.turns.ranks import entry_of, next_entry, stands
 from dray.core.scheduling.turns.reservation_rights import Draft, Slots
 from dray.core.scheduling.turns.rosters import rosters_of
+from dray.core.scheduling.turns.unprotected import unprotected_of
 
 _ONLY = (0,)
 
@@ -353,6 +354,7 @@ def settle_plan(state: State, decided: Plan) -> PassSettled:
     memory = memory_of(state)
     backlog, draft = state.backlog, Draft(state)
     if decided.blocked:
+        unprotected_of(state).look(state)
         slots = Slots(state, draft)
         for job_id in decided.blocked:
             watch_line(state, draft, state.jobs[job_id], slots)

@@ -18,7 +18,16 @@ from dray.core.lifecycle.state.parties import Party, usage_of
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Job
 from dray.core.scheduling.turns.ranks import rank_of, standing
-from dray.core.scheduling.turns.rosters import CLOSE, FADED, NOTHING, Key, Roster, half_lives, logarithm
+from dray.core.scheduling.turns.rosters import (
+    BEHIND_ALL,
+    CLOSE,
+    FADED,
+    NOTHING,
+    Key,
+    Roster,
+    half_lives,
+    logarithm,
+)
 
 
 class Head(NamedTuple):
@@ -29,10 +38,12 @@ class Head(NamedTuple):
     job: Job
 
 
-# After every user, and after every line.
-LAST, BEYOND = chr(0x10FFFF), (math.inf,)
+# After every line.
+BEYOND = (math.inf,)
 # A rank in one tuple, the head at its end: of all comparisons of a large pass most are made between these.
 Ranked = tuple[int, int, int, int, int, int, str, Head]
+# Who of a line waits for a turn, first come first.
+Walk = Callable[[State, BucketKey], Iterator[tuple[Job, Entry]]]
 
 
 class Group:
@@ -198,14 +209,16 @@ class Lineup:
             # His other lines are to be here too: which of them is first says their own order.
             return late, NOTHING, user, BEYOND
         exact = logarithm(self._state, share)
-        return late, exact + CLOSE * (1 + abs(exact) + half_lives(self._state)), LAST
+        return late, exact + CLOSE * (1 + abs(exact) + half_lives(self._state)), BEHIND_ALL
 
 
 class Turns:
     """The heads of lines, in the order in which they are to be served."""
 
-    def __init__(self, state: State, lines: Iterable[BucketKey], rosters: Sequence[Roster] = ()) -> None:
-        self._state = state
+    def __init__(
+        self, state: State, lines: Iterable[BucketKey], rosters: Sequence[Roster] = (), walk: Walk = standing
+    ) -> None:
+        self._state, self._walk = state, walk
         self._walks: dict[BucketKey, Iterator[tuple[Job, Entry]]] = {}
         self._lineups: dict[str, Lineup] = {}
         self._had: dict[str, float] = {}
@@ -214,7 +227,7 @@ class Turns:
         self._vacant = False
         for line in lines:
             if line not in self._walks:
-                self._walks[line] = standing(state, line)
+                self._walks[line] = walk(state, line)
                 self.push_next(line)
         for roster in rosters:
             self._lineup(roster.queue).feed(Feeder(roster, self._walks))
@@ -307,7 +320,7 @@ class Turns:
             if line is None:
                 return group
             if line in self._state.backlog.buckets:
-                self._walks[line] = standing(self._state, line)
+                self._walks[line] = self._walk(self._state, line)
                 self.push_next(line)
 
     def _lineup(self, queue: str) -> Lineup:

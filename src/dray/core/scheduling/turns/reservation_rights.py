@@ -7,12 +7,10 @@ a reservation of his own, and who presses has none while any of them needs one. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import chain
-
 from dray.core.lifecycle.state.pass_events import LineWatch
 from dray.core.lifecycle.state.state import Reservation, State
 from dray.core.model.records.records import Job
+from dray.core.scheduling.turns.unprotected import unprotected_of
 
 # Of two users nobody can hold more than twice his share; there one reservation serves the other user anyway.
 TOO_MUCH = 2
@@ -28,12 +26,12 @@ def own_slot(job: Job) -> str:
 class Draft:
     """Reservations in the making: those of a state, and what one pass makes of them. The state is left alone.
 
-    `unprotected` are due for one, `watches` those that were added for later, `left` rows that are no longer kept.
+    `answered` are no longer due for one, `due` are from now on, `watches` those that were added for later, `left` rows
+    that are no longer kept.
     """
 
     def __init__(self, state: State) -> None:
         self.reservations = dict(state.reservations)
-        self.unprotected = dict(state.unprotected)
         self.made: dict[str, Reservation] = {}
         self.answered: dict[str, None] = {}
         self.due: dict[str, None] = {}
@@ -46,12 +44,11 @@ class Draft:
 
     def answer(self, job_id: str) -> None:
         """A job is no longer due for one."""
-        del self.unprotected[job_id]
         self.answered[job_id] = None
 
     def note_due(self, job_id: str) -> None:
         """A job is due for one."""
-        self.unprotected[job_id] = self.due[job_id] = None
+        self.due[job_id] = None
 
 
 def kept_for(kept_by: State | Draft, job: Job) -> Reservation | None:
@@ -65,14 +62,23 @@ def kept_for(kept_by: State | Draft, job: Job) -> Reservation | None:
 
 def find_pressing(state: State, queue: str, draft: Draft | None = None) -> set[str]:
     """Who holds more than twice his share of all that is held, among those who hold or are due in a queue."""
-    known = draft or state
-    parties, weights = state.parties, state.policy.fair_share.weights
-    held = {party.user: party.of_user.cost for party in parties.all if party.queue == queue and party.live}
-    for job_id in chain(known.unprotected, (kept.job_id for kept in known.reservations.values())):
-        job = state.jobs.get(job_id)
+    known, parties, weights = draft or state, state.parties, state.policy.fair_share.weights
+    unprotected = unprotected_of(state)
+    if draft is None:
+        unprotected.look(state)
+    holding, due = parties.queues.get(queue), unprotected.users_of(queue)
+    held = {user: parties.users[user].cost for user in (holding.users if holding else ())}
+    for kept in known.reservations.values():
+        job = state.jobs.get(kept.job_id)
         if job is not None and job.queue == queue and job.user in parties.users:
             held.setdefault(job.user, parties.users[job.user].cost)
-    each = sum(held.values()) / sum(weights.get(user, 1.0) for user in held) if held else 0.0
+    for other in parties.queues.values():
+        held |= {user: parties.users[user].cost for user in other.users if user in due}
+    # Of whoever is due and holds nothing anywhere only the weight counts: thousands may be.
+    idle = len(due) - sum(user in due for user in held)
+    whole = idle + sum(weights.get(user, 1.0) for user in held)
+    whole += sum(weight - 1.0 for user, weight in weights.items() if user in due and user not in held)
+    each = sum(held.values()) / whole if held else 0.0
     return {user for user, cost in held.items() if cost > TOO_MUCH * each * weights.get(user, 1.0)}
 
 
@@ -82,7 +88,6 @@ class Slots:
     def __init__(self, state: State, draft: Draft) -> None:
         self._state, self._draft = state, draft
         self._pressing: dict[str, set[str]] = {}
-        self._due: dict[str, bool] = {}
 
     def of(self, job: Job) -> str:
         """The reservation that a job may have now; empty where it has one, may have none, or another has it."""
@@ -91,6 +96,10 @@ class Slots:
             return ""
         slot = self._wanted(job)
         return "" if slot in self._draft.reservations else slot
+
+    def is_full(self, queue: str) -> bool:
+        """Whether nobody in a queue may have a reservation besides the one there is: thousands may be due for it."""
+        return queue in self._draft.reservations and not self._pressing_in(queue)
 
     def patience_ms(self, job: Job) -> int:
         """How long a job waits before it is protected; 0 where that never happens."""
@@ -118,12 +127,7 @@ class Slots:
 
     def _is_needed(self, queue: str, pressing: set[str]) -> bool:
         """Whether any of the others has a reservation or is due for one."""
-        draft = self._draft
-        if queue not in self._due:
-            self._due[queue] = self._others(draft.unprotected, queue, pressing)
-        kept = (kept.job_id for kept in draft.reservations.values())
-        return self._due[queue] or self._others(kept, queue, pressing)
-
-    def _others(self, job_ids: Iterable[str], queue: str, pressing: set[str]) -> bool:
-        jobs = (self._state.jobs.get(job_id) for job_id in job_ids)
-        return any(job is not None and job.queue == queue and job.user not in pressing for job in jobs)
+        if any(user not in pressing for user in unprotected_of(self._state).users_of(queue)):
+            return True
+        owners = (self._state.jobs.get(kept.job_id) for kept in self._draft.reservations.values())
+        return any(job is not None and job.queue == queue and job.user not in pressing for job in owners)

@@ -32,6 +32,8 @@ NOTHING = -math.inf
 CLOSE = 1e-9
 # A share that has halved as often is no number any more, or has lost most of its digits.
 FADED = 900.0
+# After every user.
+BEHIND_ALL = chr(0x10FFFF)
 # So many shapes that have gone are no matter.
 MANY = 64
 
@@ -66,6 +68,14 @@ class Roster:
         """Whether no gate shuts out all of it."""
         return self.crowd is None or not self.crowd.gate
 
+    def faded(self, bound: float) -> list[Key]:
+        """Lines whose user has had so little that it may be nothing by now, but for those that had nothing before."""
+        found: list[Key] = []
+        for late in (0, 1):
+            first = bisect_left(self.order, (late, NOTHING, BEHIND_ALL))
+            found += self.order[first : bisect_left(self.order, (late, bound), lo=first)]
+        return found
+
     def put(self, line: BucketKey, key: Key, again_ms: int, ranked: bool) -> None:
         """Let a line stand where it belongs; `again_ms`: when time may bring it forward, 0: never."""
         insort(self.order, key)
@@ -94,8 +104,8 @@ class Kept(NamedTuple):
     rosters: dict[tuple[Any, ...], Roster]
 
 
-class Rosters:
-    """All rosters of a state."""
+class Standings:
+    """Lines that stand in rosters, and what may bring them forward."""
 
     def __init__(self) -> None:
         self._start(None)
@@ -105,9 +115,70 @@ class Rosters:
         self._backlog = None if state is None else state.backlog
         self._now_ms = 0
         self._recounted = 0
-        self.of_shape: dict[int, Kept] = {}
         self.home: dict[BucketKey, Roster] = {}
         self._of_user: dict[str, dict[BucketKey, None]] = {}
+
+    def place(self, state: State, line: BucketKey) -> None:
+        """Let a line stand where its head belongs now, or nowhere."""
+        raise NotImplementedError
+
+    def _is_of(self, state: State) -> bool:
+        """Whether all that is known is of this state, and not of a later moment of it."""
+        return self._backlog is state.backlog and state.now_ms >= self._now_ms
+
+    def _catch_up(self, state: State) -> None:
+        """What concerns lines of any roster."""
+        self._now_ms = state.now_ms
+        if self._recounted != state.parties.recounted:
+            self._recounted = state.parties.recounted
+            for line, roster in list(self.home.items()):
+                if roster.keys[line][0]:
+                    self.place(state, line)
+        for user in state.parties.eased:
+            for line in list(self._of_user.get(user, ())):
+                self.place(state, line)
+
+    def _look_again(self, state: State, roster: Roster) -> None:
+        """Those that were not where they were thought to be, and those that time may have brought forward."""
+        lagging, roster.lagging = roster.lagging, {}
+        for line in lagging:
+            self.place(state, line)
+        while roster.later and roster.later[0][0] <= state.now_ms:
+            _, line = heapq.heappop(roster.later)
+            if self.home.get(line) is roster:
+                self.place(state, line)
+        for key in roster.faded(half_lives(state) - FADED) if roster.fair else ():
+            self.place(state, key[-1])
+
+    def _stand(self, state: State, line: BucketKey, roster: Roster, job: Job, entry: Entry) -> None:
+        """Let a line stand where this job, its first, belongs."""
+        party = state.parties.all[line.party]
+        rank = rank_of(state, line, job, entry)
+        key: Key = (*rank, line)
+        if roster.fair:
+            key = (rank[0], share_key(state, party), party.user, line)
+            self._of_user.setdefault(party.user, {})[line] = None
+        roster.put(line, key, _again_ms(state, party, job, rank[0]), job.ranked)
+        self.home[line] = roster
+
+    def _take_out(self, line: BucketKey) -> None:
+        roster = self.home.pop(line, None)
+        if roster is None:
+            return
+        key = roster.drop(line)
+        if roster.fair:
+            lines = self._of_user[key[-2]]
+            del lines[line]
+            if not lines:
+                del self._of_user[key[-2]]
+
+
+class Rosters(Standings):
+    """All rosters of a state."""
+
+    def _start(self, state: State | None) -> None:
+        super()._start(state)
+        self.of_shape: dict[int, Kept] = {}
 
     def look(self, state: State, shapes: Iterable[int]) -> tuple[list[BucketKey], list[Roster]]:
         """Bring the rosters of these shapes up to date; gives them, after the lines to be looked at one by one.
@@ -132,7 +203,7 @@ class Rosters:
             if kept is None:
                 kept = self.of_shape[shape] = Kept(crowds, {})
                 for line in list(backlog.lines_of(shape)):
-                    self._place(state, line)
+                    self.place(state, line)
             else:
                 self._renew(state, kept.rosters, stirred)
             lines += (line for line in stirred if line in backlog.buckets)
@@ -145,53 +216,31 @@ class Rosters:
                 self._take_out(line)
 
     def _catch_up(self, state: State) -> None:
-        """What concerns lines of any shape."""
-        if self._backlog is not state.backlog or state.now_ms < self._now_ms:
+        if not self._is_of(state):
             self._start(state)
-        self._now_ms = state.now_ms
         if len(self.of_shape) > 2 * len(state.backlog.of_shape) + MANY:
             for shape in [one for one in self.of_shape if one not in state.backlog.of_shape]:
                 self._drop(shape)
-        if self._recounted != state.parties.recounted:
-            self._recounted = state.parties.recounted
-            for line, roster in list(self.home.items()):
-                if roster.keys[line][0]:
-                    self._place(state, line)
-        for user in state.parties.eased:
-            for line in list(self._of_user.get(user, ())):
-                self._place(state, line)
+        super()._catch_up(state)
 
     def _renew(self, state: State, kept: dict[tuple[Any, ...], Roster], stirred: Iterable[BucketKey]) -> None:
         for line in stirred:
-            self._place(state, line)
+            self.place(state, line)
         for name, roster in list(kept.items()):
-            lagging, roster.lagging = roster.lagging, {}
-            for line in lagging:
-                self._place(state, line)
-            while roster.later and roster.later[0][0] <= state.now_ms:
-                _, line = heapq.heappop(roster.later)
-                if self.home.get(line) is roster:
-                    self._place(state, line)
+            self._look_again(state, roster)
             if not roster.order:
                 del kept[name]
 
-    def _place(self, state: State, line: BucketKey) -> None:
-        """Let a line stand where its head belongs now, or nowhere."""
+    def place(self, state: State, line: BucketKey) -> None:
         self._take_out(line)
-        bucket, party = state.backlog.buckets.get(line), state.parties.all[line.party]
+        bucket = state.backlog.buckets.get(line)
         if bucket is None:
             return
         roster = self._roster(state, line, bucket.crowd)
         if roster is None or line in state.backlog.gated:
             return
         for job, entry in ready(state, line):
-            rank = rank_of(state, line, job, entry)
-            key: Key = (*rank, line)
-            if roster.fair:
-                key = (rank[0], share_key(state, party), party.user, line)
-                self._of_user.setdefault(party.user, {})[line] = None
-            roster.put(line, key, _again_ms(state, party, job, rank[0]), job.ranked)
-            self.home[line] = roster
+            self._stand(state, line, roster, job, entry)
             return
 
     def _roster(self, state: State, line: BucketKey, crowd: Crowd) -> Roster | None:
@@ -205,7 +254,7 @@ class Rosters:
         if len(crowd.lines) > FEW_LINES:
             own = kept[name] = Roster(crowd.key.queue, line.shape, fair, crowd)
             for other in [one for one in crowd.lines if one != line]:
-                self._place(state, other)
+                self.place(state, other)
             return own
         if crowd.gate:
             return None
@@ -213,17 +262,6 @@ class Rosters:
         if rest is None:
             rest = kept[crowd.key.queue,] = Roster(crowd.key.queue, line.shape, fair, None)
         return rest
-
-    def _take_out(self, line: BucketKey) -> None:
-        roster = self.home.pop(line, None)
-        if roster is None:
-            return
-        key = roster.drop(line)
-        if roster.fair:
-            lines = self._of_user[key[-2]]
-            del lines[line]
-            if not lines:
-                del self._of_user[key[-2]]
 
 
 def rosters_of(state: State) -> Rosters:

@@ -412,6 +412,20 @@ UNHEARD = (
         "state.rouse(job)",
         "state.backlog.wake(job.shape)",
     ),
+    _one(
+        "capped-stays-due",
+        "Whose array runs as many tasks as it may stays due for a reservation.",
+        _ATTEMPTS + "_book",
+        "state.backlog.doubt(state.line_of(job))",
+        "pass",
+    ),
+    _one(
+        "shut-out-stays-due",
+        "Who stands behind a gate stays due for a reservation.",
+        _LINES + "shut",
+        "self.doubt(key)",
+        "pass",
+    ),
 )
 
 PROVIDERS = (

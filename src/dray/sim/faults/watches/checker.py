@@ -36,7 +36,7 @@ from dray.sim.faults.nodes.hub_life import HubLife
 from dray.sim.faults.nodes.runs import Runs
 from dray.sim.faults.nodes.sockets import SimSession
 from dray.sim.faults.watches.gangs import GangWatch
-from dray.sim.faults.watches.kept_orders import find_misjudged, find_misplaced
+from dray.sim.faults.watches.kept_orders import find_misjudged, find_misplaced, find_misprotected
 from dray.sim.faults.watches.larger_cards import LargerCardWatch
 from dray.sim.faults.watches.overdue import find_overdue, find_stale, find_unasked, find_unstopped
 from dray.sim.faults.watches.policy import PolicyWatch
@@ -454,6 +454,7 @@ class Checker:
             found = problems(state) + find_overdue(life, self._runs) + find_overlooked(life)
             found += find_misjudged(state)
             found += find_misplaced(state)
+            found += find_misprotected(state)
             self._check_lines(state)
         if found:
             self._world.fail("; ".join(found[:5]))

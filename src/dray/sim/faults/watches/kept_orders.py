@@ -15,7 +15,8 @@ from dray.core.scheduling.placement.candidates import score_all
 from dray.core.scheduling.placement.kept_keys import is_plain, keep_keys
 from dray.core.scheduling.placement.placer import make_placer
 from dray.core.scheduling.placement.scorers import Wish
-from dray.core.scheduling.turns.ranks import rank_of, stands
+from dray.core.scheduling.turns.order import Head, Turns
+from dray.core.scheduling.turns.ranks import next_entry, rank_of, stands
 from dray.core.scheduling.turns.rosters import (
     CLOSE,
     FADED,
@@ -27,6 +28,7 @@ from dray.core.scheduling.turns.rosters import (
     rosters_of,
     share_key,
 )
+from dray.core.scheduling.turns.unprotected import may_start, unprotected_of
 
 
 def find_misjudged(state: State) -> list[str]:
@@ -65,6 +67,39 @@ def find_misplaced(state: State) -> list[str]:
                 if key > _slack(state, roster, belongs):
                     found.append(f"line {line} stands at {key} in its roster, behind {belongs}")
     return found
+
+
+def find_misprotected(state: State) -> list[str]:
+    """Those due for a reservation who would be asked out of turn, or not as soon as they may not start."""
+    if not state.unprotected:
+        return []
+    due, anew = unprotected_of(state), Turns(state, ())
+    vain = due.look(state)
+    held_back = []
+    for job_id in state.unprotected:
+        job = state.jobs.get(job_id)
+        if job is None or not may_start(state, job):
+            held_back.append(job_id)
+        else:
+            line = state.line_of(job)
+            anew.push(Head(rank_of(state, line, job, next_entry(state, job)), line, job))
+    kept = Turns(state, (), [roster for roster in due.rosters.values() if roster.order], due.walk)
+    turns, expected = _take_all(kept), _take_all(anew)
+    found = []
+    if turns != expected:
+        found.append(f"due for a reservation are {turns} in turn, and should be {expected}")
+    if sorted(vain) != sorted(held_back):
+        found.append(f"due no longer are {sorted(vain)}, and should be {sorted(held_back)}")
+    return found
+
+
+def _take_all(turns: Turns) -> list[str]:
+    taken = []
+    while (head := turns.pop()) is not None:
+        taken.append(head.job.id)
+        if head.line in turns.seen:
+            turns.push_next(head.line)
+    return taken
 
 
 def _stale(state: State) -> list[BucketKey]:
