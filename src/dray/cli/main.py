@@ -103,8 +103,16 @@ COMMANDS = {
     "man": ("dray.cli.base.man_pages:man", "Write manual pages."),
     "version": (f"{_CLUSTER}:version", "Print the version of dray and of the hub."),
 }
-# What Slurm calls them.
+# What people call them who come from Slurm, or from other tools.
 ELSEWHERE = {
+    "ls": "ps",
+    "list": "ps",
+    "jobs": "ps",
+    "kill": "cancel",
+    "log": "logs",
+    "workers": "worker ls",
+    "nodes": "worker ls",
+    "services": "service ls",
     "sbatch": "submit",
     "srun": "run",
     "squeue": "ps",

@@ -175,17 +175,17 @@ def test_three_times_in_a_row_from_a_worker_that_knows_no_more(cluster: Cluster)
     assert cancels(say(cluster, first, healthy=False)) == [(first, "unhealthy")]
 
 
-def test_scaling_ends_those_with_the_highest_index_and_makes_new_ones(cluster: Cluster) -> None:
+def test_fewer_replicas_leave_before_they_stop_the_newest_first(cluster: Cluster) -> None:
     serve(cluster, 3)
     running = uids(cluster, 3)
     for uid in running:
         cluster.run(uid)
-    assert cancels(cluster.turn(ServiceScaled("web", 1, "ann"))) == [
-        (running[2], "user"),
-        (running[1], "user"),
-    ]
+    assert cancels(cluster.turn(ServiceScaled("web", 1, "ann"))) == []
     job = cluster.job("web")
+    assert [bool(cluster.task("web", index).leaving_ms) for index in range(3)] == [False, True, True]
+    assert cancels(cluster.advance(5)) == [(running[2], "user"), (running[1], "user")]
     assert (job.total - job.ended, job.state, cluster.task("web", 2).state) == (1, "running", "killed")
+    assert cluster.task("web", 2).error == "scaled down to 1"
     cluster.poll("w1", 9)
     cluster.turn(ServiceScaled("web", 2, "ann"))
     for uid in running[1:]:
@@ -195,7 +195,18 @@ def test_scaling_ends_those_with_the_highest_index_and_makes_new_ones(cluster: C
     assert (job.total - job.ended, cluster.task("web", 1).state) == (2, "killed")
     assert cluster.state.spell(cluster.attempt(cluster.current("web", 3))) == "web/3"
     cluster.turn(ServiceScaled("web", 0, "ann"))
+    cluster.advance(5)
     assert (job.total - job.ended, job.state) == (0, "running"), "it goes on, with nothing"
+
+
+def test_of_too_many_replicas_those_go_that_serve_nobody(cluster: Cluster) -> None:
+    serve(cluster, 3)
+    running = uids(cluster, 3)
+    cluster.run(running[2])
+    asked = cancels(cluster.turn(ServiceScaled("web", 1, "ann")))
+    assert asked == [(running[1], "user"), (running[0], "user")]
+    cluster.advance(30)
+    assert [attempt.uid for attempt in ready_replicas(cluster.state, cluster.job("web"))] == [running[2]]
 
 
 def test_one_that_began_alone_keeps_its_name_when_others_come(cluster: Cluster) -> None:

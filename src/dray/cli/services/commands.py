@@ -153,7 +153,7 @@ def _told(session: Session, document: Mapping[str, Any], words: str) -> None:
 @click.argument("replicas", type=click.IntRange(0))
 @pass_session
 def service_scale(session: Session, name: str, replicas: int) -> None:
-    """Give a service another number of replicas; of fewer, those with the highest index are stopped."""
+    """Give a service another number of replicas; of too many, those that are not ready go first."""
     document = session.hub.call("POST", service_path(name, "/scale"), body={"replicas": replicas})
     _told(
         session, document, f"{replicas} replica{'' if replicas == 1 else 's'}, {document['ready']} ready now"

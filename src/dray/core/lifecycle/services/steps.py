@@ -104,11 +104,14 @@ def survey(state: State, job: Job) -> Rollout | None:
 
 
 def _place(state: State, job: Job, task: Task) -> Placed:
+    return Placed(task, ready_since_ms(state, job, task.index), is_old(state, job, task))
+
+
+def is_old(state: State, job: Job, task: Task) -> bool:
+    """Whether another replica is to take the place of one: it runs by another revision, or its worker is drained."""
     # A group that is broken goes from where it is anyhow; members of it may have ended before.
     group = groups.members(state, job, task.index) if not task.broken else []
-    moving = any(rollouts.is_moving(state, member) for member in group)
-    since_ms = ready_since_ms(state, job, task.index)
-    return Placed(task, since_ms, moving or task.revision != job.revision)
+    return task.revision != job.revision or any(rollouts.is_moving(state, member) for member in group)
 
 
 def decide(state: State, job: Job, now_ms: int) -> Step:

@@ -39,7 +39,7 @@ def _living(state: State, job_id: str) -> Job | None:
 
 
 def scaled(state: State, event: ServiceScaled, clock: Clock) -> list[Effect]:
-    """Give a service more replicas, or end those with the highest index for good.
+    """Give a service more replicas; or aim at fewer, and who goes is decided step by step.
 
     Results never change, so an index is never used twice.
     """
@@ -49,19 +49,10 @@ def scaled(state: State, event: ServiceScaled, clock: Clock) -> list[Effect]:
     before = replicas.wanted(job)
     data = {"user": event.user, "replicas": event.replicas, "before": before}
     effects: list[Effect] = [Note("service_scaled", job.id, data=data)]
-    if job.aim >= 0:
-        _aim(state, job, event.replicas, clock)
-        return effects
-    if event.replicas > before:
+    if job.aim < 0 and event.replicas > before:
         more = ArrayExtended(job.id, (event.replicas - before) * job.group_size)
         return effects + jobs.extended(state, more, clock)
-    index, left = job.total, before - event.replicas
-    while left and index:
-        index -= job.group_size
-        why = f"scaled down to {event.replicas} by {event.user}" if event.user else "scaled down"
-        ended = cancels.end_replica(state, job, index, why, clock)
-        left -= bool(ended)
-        effects += ended
+    _aim(state, job, event.replicas, clock)
     return effects
 
 
@@ -125,7 +116,7 @@ def _switch(state: State, job: Job, number: int, packed: bytes, clock: Clock) ->
     effects = revisions.revise(state, job, packed, job.after, clock)
     for task in list(rollouts.standing(state, job)):
         if (task.queued or task.again_ms) and rollouts.is_over(state, job, task):
-            effects += cancels.end_replica(state, job, task.index, _why(job), clock)
+            effects += cancels.end_replica(state, job, task.index, _why(state, job, task.index), clock)
     return effects
 
 
@@ -142,7 +133,7 @@ def stepped(state: State, event: RolloutStepped, clock: Clock) -> list[Effect]:
         job.aim = replicas.wanted(job)
     effects: list[Effect] = []
     for index in step.stop:
-        effects += cancels.end_replica(state, job, index, _why(job), clock)
+        effects += cancels.end_replica(state, job, index, _why(state, job, index), clock)
     for index in step.leave:
         effects += _leave(state, job, index, clock)
     if step.more:
@@ -161,16 +152,19 @@ def _leave(state: State, job: Job, index: int, clock: Clock) -> list[Effect]:
     """Send a replica no new requests; one that has had none is stopped at once."""
     serves = replicas.ready_since_ms(state, job, index) >= 0
     if not serves or not unpack_spec(job.spec).replacing.drain_s:
-        return cancels.end_replica(state, job, index, _why(job), clock)
+        return cancels.end_replica(state, job, index, _why(state, job, index), clock)
     for task in groups.tasks_of(state, job, index):
         task.leaving_ms = clock.now_ms
         state.touched.tasks[job.id, task.index] = None
     attempt = groups.members(state, job, index)[0]
-    data = {"attempt": attempt.no, "revision": attempt.revision, "reason": _why(job)}
+    data = {"attempt": attempt.no, "revision": attempt.revision, "reason": _why(state, job, index)}
     return [Note("replica_leaving", job.id, state.spell(attempt), attempt.worker, data)]
 
 
-def _why(job: Job) -> str:
+def _why(state: State, job: Job, index: int) -> str:
+    task = state.tasks.get((job.id, index))
+    if job.aim >= 0 and (task is None or not steps.is_old(state, job, task)):
+        return f"scaled down to {job.aim}"
     return f"another replica of revision {job.revision} took its place"
 
 

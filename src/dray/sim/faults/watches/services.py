@@ -5,6 +5,7 @@ nodes is a group: looked at as one, by the first of its tasks, and ready only wi
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from dray.core.lifecycle.holding import groups, rollouts
@@ -30,7 +31,7 @@ from dray.core.lifecycle.state.service_events import (
     UpdateAbandoned,
 )
 from dray.core.lifecycle.state.state import NEVER, State, TaskKey
-from dray.core.lifecycle.tasks.replicas import ready_replicas, wanted
+from dray.core.lifecycle.tasks.replicas import ready_replicas, ready_since_ms, wanted
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.specs.health import member_health
 from dray.core.model.specs.spec import unpack_spec
@@ -75,7 +76,6 @@ class ServiceWatch:
         self._world, self._runs = world, runs
         self.said_well: dict[tuple[str, str], None] = {}
         self._rests: dict[TaskKey, Rest] = {}
-        self._open: dict[tuple[int, str], set[int]] = {}
         self._ills: dict[str, int] = {}
         self._doomed: dict[str, None] = {}
         self._seen: dict[str, None] = {}
@@ -96,7 +96,6 @@ class ServiceWatch:
     def rewind(self) -> None:
         """The hub was restored: what it counted since is forgotten there, and so it is here."""
         self._rests.clear()
-        self._open.clear()
         self._commands.clear()
         self._stepped_ms.clear()
         self._revision.clear()
@@ -135,10 +134,6 @@ class ServiceWatch:
         now = _open_replicas(life.state, job)
         if len(now) != fact.replicas:
             self._world.fail(f"service {job.id} was scaled to {fact.replicas} and has replicas {sorted(now)}")
-        before = self._open.get((life.number, job.id), now)
-        gone, kept = before - now, before & now
-        if gone and kept and min(gone) < max(kept):
-            self._world.fail(f"of service {job.id} replicas {sorted(gone)} went, and {sorted(kept)} stayed")
 
     # --- replacements -------------------------------------------------------------------------------------------------
 
@@ -175,7 +170,7 @@ class ServiceWatch:
     def _check_step(self, life: HubLife, job: Job) -> None:
         state, rules = life.state, unpack_spec(job.spec).replacing
         ready, known = self._ready_now(state, job), self._ready.get((life.number, job.id), {})
-        # In the same turn somebody may have wanted fewer: then those with the highest index go, ready or not.
+        self._check_scaled_away(state, job, known, ready)
         before = [uid for uid in known if not _is_scaled_away(state, state.attempts[uid])]
         least, most = wanted(job) - rules.max_unavailable, wanted(job) + rules.max_surge
         gone = [uid for uid in before if uid not in ready]
@@ -194,6 +189,22 @@ class ServiceWatch:
         size = _size(state, job)
         if size > max(most, self._sizes.get((life.number, job.id), most)):
             self._world.fail(f"service {job.id} has {size} replicas, {most} are the most: {job}")
+
+    def _check_scaled_away(self, state: State, job: Job, known: Iterable[str], ready: Container[str]) -> None:
+        """Of those that are one too many nobody goes who serves while another stays that does not."""
+        gone = [uid for uid in known if uid not in ready and _is_scaled_away(state, state.attempts[uid])]
+        if not gone:
+            return
+        self._world.counts["service: ready replica scaled away"] += len(gone)
+        idle = [
+            task
+            for task in _standing(state, job)
+            if task.revision == job.revision
+            and not task.leaving_ms
+            and ready_since_ms(state, job, task.index) < 0
+        ]
+        if idle:
+            self._world.fail(f"of service {job.id} {gone} went, which were ready, and {idle} stay: {job}")
 
     def _check_whole(self, life: HubLife, job: Job) -> None:
         """A revision is said to be whole when there are no others, and as many as there shall be are ready."""
@@ -255,7 +266,11 @@ class ServiceWatch:
         served = uid in self._ready.get((life.number, job.id), ()) and _goes_on(state, job, attempt)
         served = served or task.leaving_ms > 0
         since_ms = task.leaving_ms or attempt.cancel_ms
-        if served and task.error.startswith("another replica") and attempt.cancel_ms - since_ms < drain_ms:
+        if (
+            served
+            and task.error.startswith(("another replica", "scaled down"))
+            and attempt.cancel_ms - since_ms < drain_ms
+        ):
             self._world.fail(f"{attempt} was asked to stop while it had requests: {task}")
 
     def _note_rollout(self, life: HubLife, job: Job) -> None:
@@ -323,7 +338,6 @@ class ServiceWatch:
                 if task is not None:
                     self._check_task(state, task)
             self._check_ready(state, job)
-            self._open[life.number, job_id] = _open_replicas(state, job)
 
     def _look_at(self, state: State, attempt: Attempt) -> None:
         task, rules = state.tasks.get((attempt.job_id, attempt.index)), state.rules
