@@ -140,3 +140,39 @@ async def test_what_comes_while_a_far_place_is_asked_something_is_filed(tmp_path
         await reader
         assert await show() == b"text\n" * 2
     await outputs.close()
+
+
+class LateTapes(SlowTapes):
+    """A place whose answer is on its way while others file."""
+
+    def find(self, tapes: Sequence[Tape]) -> list[Found]:
+        found = SharedTapes.find(self, tapes)
+        self.asked.set()
+        self.answers.wait(LIMIT_S)
+        return found
+
+
+async def test_who_follows_hears_what_another_hub_files_while_a_look_is_under_way(tmp_path: Path) -> None:
+    attempt = Attempt(uid="1-1", job_id="j1", index=0, no=1, fence=1, worker="w1", shape=0)
+    tapes = LateTapes(tmp_path)
+    mine = Outputs(tapes, MIB, lambda worker, job_id, index, uid: attempt)
+    theirs = Outputs(SharedTapes(tmp_path, lambda: 1), MIB, lambda worker, job_id, index, uid: attempt)
+    mine.start()
+    theirs.start()
+    filed = asyncio.Event()
+
+    async def follow() -> bytes:
+        # It has ended by now: what is not found within a moment is not waited for.
+        return b"".join([piece async for piece in mine.read(attempt, (0, 1), lambda: False)])
+
+    reader = asyncio.create_task(follow())
+    await asyncio.to_thread(tapes.asked.wait, LIMIT_S)
+    body = JobLog(task_id="j1/0", attempt="1-1", stream="stdout", offset=0, data=b"last words\n")
+    theirs.take("w1", body, lambda ends: filed.set())
+    async with asyncio.timeout(LIMIT_S):
+        await filed.wait()
+        mine.look_again(["1-1"])
+        tapes.answers.set()
+        assert await reader == b"last words\n"
+    await mine.close()
+    await theirs.close()

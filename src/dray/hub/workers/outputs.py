@@ -60,15 +60,30 @@ class Recording:
         self.tape, self._cap = tape, cap_bytes
         self.ends, self._filed = (0, 0), (0, 0)
         self.size = 0
-        self.scanned = False
+        # How often what is known of the tape turned out to be old, and which of these the last look knew of: one that
+        # was under way when somebody else filed counts as none.
+        self.news, self._looked = 1, 0
         self.expected: list[int] | None = None
         self.bell = asyncio.Event()
 
-    def found(self, found: Found) -> None:
-        """This is where an earlier hub stopped."""
+    def found(self, found: Found, news: int) -> None:
+        """This is where an earlier hub stopped, by a look that began when so much was known."""
         self.ends = self._filed = found.ends
         self.size = found.size
-        self.scanned = True
+        self._looked = news
+
+    @property
+    def scanned(self) -> bool:
+        """Whether what is known of the tape is all that is on it."""
+        return self._looked == self.news
+
+    def doubt(self) -> None:
+        """Somebody else has filed, or may have."""
+        self.news += 1
+
+    def begin(self) -> None:
+        """Nobody has filed anything yet."""
+        self._looked = self.news
 
     def lay(self, pieces: Sequence[Piece]) -> tuple[Addition, tuple[int, int]] | None:
         """What pieces come to behind what is filed, and up to where each stream is received then; None if to nothing.
@@ -184,9 +199,9 @@ class Outputs:
             if not self._writing:
                 self._send_off()
             return
-        if self._thread.idle and not recording.scanned:
-            # Nearly every first piece; a file that an earlier hub left may take long to read.
-            recording.scanned = recording.tape.is_new()
+        # Nearly every first piece; a file that an earlier hub left may take long to read.
+        if self._thread.idle and not recording.scanned and recording.tape.is_new():
+            recording.begin()
         small = recording.scanned and len(piece.data) <= SMALL_BYTES
         self._put([one], small)
 
@@ -228,7 +243,7 @@ class Outputs:
             written = self.tapes.write([addition for _, (addition, _) in laid])
             for (recording, (addition, ends)), is_filed in zip(laid, written, strict=True):
                 if is_filed is None:
-                    recording.scanned = False
+                    recording.doubt()
                     left.append(recording)
                 else:
                     recording.settle(addition, ends, is_filed)
@@ -237,10 +252,10 @@ class Outputs:
     def _scan(self, recordings: Sequence[Recording]) -> None:
         new = [recording for recording in recordings if not recording.scanned]
         if new:
-            for recording, found in zip(
-                new, self.tapes.find([recording.tape for recording in new]), strict=True
-            ):
-                recording.found(found)
+            known = [recording.news for recording in new]
+            ends = self.tapes.find([recording.tape for recording in new])
+            for recording, found, news in zip(new, ends, known, strict=True):
+                recording.found(found, news)
 
     def _filed(self, batch: Sequence[_Waiting], done: asyncio.Future[None]) -> None:
         self._writing -= 1
@@ -281,7 +296,7 @@ class Outputs:
         known = self._open.values() if names is None else map(self._open.get, names)
         for recording in list(known):
             if recording is not None:
-                recording.scanned = False
+                recording.doubt()
                 recording.ring()
 
     def expect(self, result: JobResult) -> None:
@@ -341,10 +356,16 @@ class Outputs:
         self, attempt: Attempt, streams: tuple[int, ...], follow: Callable[[], bool] | None
     ) -> AsyncIterator[bytes]:
         """Give an attempt's output; while `follow()` says that it runs, wait for more."""
-        recording = await self._settled(attempt)
+        recording: Recording | None = None
         position, over = 0, [False, False]
         while True:
-            bell, running = recording.bell, follow is not None and follow()
+            known = self.recording(attempt)
+            # Heard from before the look on, so that nothing that is filed meanwhile rings unheard.
+            bell = known.bell
+            if known is not recording or not self.tapes.near:
+                # One that was forgotten meanwhile is not told of what comes; and a place that is slow is waited for.
+                recording = await self._settled(attempt)
+            running = follow is not None and follow()
             # Asked before the file is read: what is counted by now is in it. All that a result announced is here then,
             # and the attempt has ended, though the result may not be recorded yet.
             whole = follow is None or recording.complete
@@ -359,9 +380,6 @@ class Outputs:
             is_quiet = await _idle(bell, None if running else IDLE_END_S)
             if is_quiet and (self.tapes.near or not self._waiting_bytes):
                 return
-            if not self.tapes.near:
-                # One that was forgotten meanwhile is not told of what comes; and a place that is slow is waited for.
-                recording = await self._settled(attempt)
 
     async def _settled(self, attempt: Attempt) -> Recording:
         """What was taken before this was asked is in the answer, also where it waits to be filed."""
