@@ -35,7 +35,7 @@ class Hub:
             self._open[job, name] = Recording(self.files.tapes.tape(job, name), self.cap)
         recording = self._open[job, name]
         if not recording.scanned:
-            recording.found(self.files.tapes.find([recording.tape])[0])
+            recording.found(self.files.tapes.find([recording.tape])[0], recording.news)
         return recording
 
     def say(self, *pieces: tuple[int, int, bytes], name: str = "0.1.1-1", job: str = "j1") -> tuple[int, int]:
