@@ -52,6 +52,8 @@ def test_output_is_filed_while_the_leader_sleeps(hubs: Hubs) -> None:
         settle(gateway, worker)
         prints(worker, task, 4, b"two\n")
         is_filed(worker, task, 8)
+        # Were that one still under way to the leader, the next would follow it there.
+        settle(gateway, worker)
         os.kill(leader.pid, signal.SIGSTOP)
         try:
             prints(worker, task, 8, b"three\n")
