@@ -15,7 +15,7 @@ from dray.cli.base.outage import say
 from dray.cli.services.commands import service_path, split_replica
 from dray.client.reach.discovery import find_target
 from dray.client.reach.forwarding import HERE, Forward
-from dray.errors import InvalidInput
+from dray.errors import InvalidInput, NotFound
 
 NOT_FOUND = 404
 
@@ -78,12 +78,23 @@ def _bind(opened: Forward, chosen: int, same: int) -> None:
 
 def _look_up(session: Session, name: str) -> None:
     """Fail at once where there is nothing of that name; what is not ready yet may become so."""
-    service = split_replica(name)[0]
+    service, index = split_replica(name)
     try:
         found: dict[str, Any] = session.hub.get(service_path(service, "/endpoints"))
+        if index is not None:
+            _look_up_replica(session, service, index)
         if not found["endpoints"]:
             say(f"no replica of {service} is ready yet: `dray service show {service}` tells why")
     except HubRefusal as refusal:
         if refusal.status != NOT_FOUND:
             raise
         session.hub.get(f"/jobs/{quote(name.partition('/')[0], safe='')}")
+
+
+def _look_up_replica(session: Session, service: str, index: int) -> None:
+    """Whoever a service is shared with is not told of its replicas, and hears at the first connection."""
+    rows = session.hub.get(service_path(service))["replica_list"]
+    known = [row["index"] for row in rows]
+    if known and index not in known:
+        listed = ", ".join(map(str, known))
+        raise NotFound(f"service {service} has no replica {index}: it has {listed} (`dray service show {service}`)")
