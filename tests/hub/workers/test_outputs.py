@@ -22,8 +22,9 @@ from dray.testing import MockWorker, RunningHub, running_hub
 from dray.wire.messages.worker import JobLog
 
 MIB = 1 << 20
-# More than may wait for the disk and fits into sockets; a hub that reads without a bound has read it by then.
-AHEAD, LONG_ENOUGH_S = 32, 1.0
+# More MiB than may wait for the disk and fit into sockets, of which systems give up to 36, and less than is kept of
+# an attempt: a hub that reads without a bound has read them by then.
+AHEAD, LONG_ENOUGH_S = 60, 1.0
 LIMIT_S = 60.0
 
 
