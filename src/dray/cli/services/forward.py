@@ -97,4 +97,6 @@ def _look_up_replica(session: Session, service: str, index: int) -> None:
     known = [row["index"] for row in rows]
     if known and index not in known:
         listed = ", ".join(map(str, known))
-        raise NotFound(f"service {service} has no replica {index}: it has {listed} (`dray service show {service}`)")
+        raise NotFound(
+            f"service {service} has no replica {index}: it has {listed} (`dray service show {service}`)"
+        )
