@@ -533,6 +533,7 @@ WORKLOAD = WorkloadRecord(
     paid=18,
     retried={"job": 2},
     first_job=19,
+    made_ms=20,
 )
 RECORDS: dict[str, Any] = {
     "workload": WORKLOAD,

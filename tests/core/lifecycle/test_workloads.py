@@ -207,6 +207,22 @@ def test_what_must_lie_apart_waits_and_takes_no_room_from_others(cluster):
     assert places(cluster) == {"w1": 3, "w2": 2}
 
 
+def test_members_of_a_gang_lie_apart_from_each_other_too(cluster):
+    """The best places are all in one zone: a member that was too many there at first goes there once another zone has
+    one.
+    """
+    for number, zone in enumerate(("a", "a", "a", "b")):
+        cluster.join(f"w{number}", credit=8, cpus=2 if zone == "a" else 64, labels={"zone": zone})
+    make(cluster, distribution={"mode": "spread", "by": "zone", "required": True})
+    add(cluster, "pair", node_count=2)
+    assert places(cluster)["w3"] == 1
+    add(cluster, "three", node_count=3)
+    held = places(cluster)
+    assert (sum(held.values()), held["w3"]) == (5, 2)
+    add(cluster, "four", node_count=4)
+    assert sum(places(cluster).values()) == 5
+
+
 def test_it_ends_when_it_is_sealed_and_its_last_task_has_ended(cluster):
     cluster.join("w1", credit=8)
     make(cluster, failures=0.4)

@@ -119,13 +119,15 @@ class Feed:
         """Some of what comes after a number; nothing where that was the last."""
         return [event for _, event in await self._since(parse_position(after))]
 
-    async def find(self, at_ms: int) -> str:
-        """The number before which nothing happened since a moment, as far as the log goes."""
+    async def find(self, now_ms: int) -> str:
+        """The number before which nothing happened since a moment of hub time, which never goes back, as far as the log
+        goes.
+        """
         low, high = 0, self._last[0]
         while low < high:
             middle = (low + high) // 2
             entries = await asyncio.to_thread(self._store.tail, middle, 1)
-            if not entries or entries[0].at_ms >= at_ms:
+            if not entries or entries[0].now_ms >= now_ms:
                 high = middle
             else:
                 low = max(entries[0].seq, middle + 1)

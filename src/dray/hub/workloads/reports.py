@@ -83,10 +83,8 @@ class WorkloadReports:
         """What has ended of it behind an event, each task once, in the order in which that was recorded; with none the
         answer comes once there is one, or the time is over. Calls are told by how many ended how.
         """
-        created_at_ms = await self._engine.ask(
-            lambda state: find_tally(state, caller, name).record.created_at_ms
-        )
-        position = after or await self._feed.find(created_at_ms)
+        made_ms = await self._engine.ask(lambda state: find_tally(state, caller, name).record.made_ms)
+        position = after or await self._feed.find(made_ms)
         until, mine, shown = time.monotonic() + wait_s, dict[str, bool](), list[Document]()
         while True:
             bell = self._feed.bell

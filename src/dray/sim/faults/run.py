@@ -273,7 +273,9 @@ class History:
                 break
         if not self._over():
             self._fail_stuck()
-        Settlement(world, self.hub, self.runs, self.checker, self.restored).settle()
+        Settlement(world, self.hub, self.runs, self.checker, self.restored).settle(
+            self.clients.organisers.reader
+        )
         return Outcome(world.seed, world.steps, world.now_ms / 1000, world.counts, len(self.runs.all))
 
     def _fail_stuck(self) -> None:
@@ -287,6 +289,7 @@ class History:
     def _over(self) -> bool:
         answered = not (self.clients.unanswered or self.callers.unanswered or self.keepers.unanswered)
         answered = answered and not self.keepers.users.unanswered
+        answered = answered and not (self.hub.up and self.clients.organisers.unsettled)
         return self.hub.up and not self.hub.busy and answered and self.checker.all_ended()
 
     def _calm(self) -> None:

@@ -16,8 +16,10 @@ from dray.core.model.specs.spec import JobSpec, unpack_spec
 from dray.hub.store.base import JobFilter
 from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.nodes.runs import BROKEN, OUTGROWN, Execution, Runs
+from dray.sim.faults.people.results import Reader
 from dray.sim.faults.watches.checker import Checker
 from dray.sim.faults.watches.larger_cards import SHARED_NAME
+from dray.sim.faults.watches.programs.workloads import states_of
 from dray.sim.faults.world.world import World
 
 LIMIT_SLACK_MS = 5000
@@ -31,8 +33,8 @@ class Settlement:
         self._world, self._hub, self._runs, self._checker = world, hub, runs, checker
         self._restored = restored
 
-    def settle(self) -> None:
-        """Check everything."""
+    def settle(self, reader: Reader | None = None) -> None:
+        """Check everything; `reader` has read the results of workloads, where people have any."""
         found = problems(self._hub.state)
         if found:
             self._world.fail("; ".join(found[:5]))
@@ -48,6 +50,10 @@ class Settlement:
             attempt = store.find_attempt(uid)
             if attempt is None or attempt.phase.live:
                 self._world.fail(f"the result of {uid} was acknowledged as recorded and is not: {attempt}")
+        self._checker.workloads.settle(self._hub.state, store)
+        for job in store.list_jobs(JobFilter(limit=1 << 30)):
+            if reader is not None and job.workload and not job.calls:
+                reader.settle(job, states_of(job, store))
         self._check_names()
         self._check_limits()
         self._check_fold()

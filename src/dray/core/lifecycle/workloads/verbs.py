@@ -49,6 +49,7 @@ def made(state: State, event: WorkloadMade, clock: Clock) -> list[Effect]:
         started_at_ms=clock.at_ms if event.start else 0,
         is_started=event.start,
         first_job=state.counters.next_job,
+        made_ms=clock.now_ms,
     )
     state.counters.next_workload += 1
     state.workloads[event.id] = Tally(record)

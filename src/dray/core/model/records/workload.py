@@ -113,7 +113,7 @@ class WorkloadRecord(msgspec.Struct, array_like=True, kw_only=True):
     many attempts began, the last of them at `last_start_ms` (hub time), the first at `first_start_ms`. `used_ms` are
     milli-GPU milliseconds of attempts that ended, `paid` is what its jobs have cost, in millionths. `retried` says of
     which jobs how many failed tasks were submitted again: those are no failures any more. Jobs of lower numbers than
-    `first_job` were of another workload that had its id.
+    `first_job` were of another workload that had its id. `made_ms` is when it was made, in hub time.
     """
 
     id: str
@@ -147,6 +147,7 @@ class WorkloadRecord(msgspec.Struct, array_like=True, kw_only=True):
     paid: int = 0
     retried: dict[str, int] = {}
     first_job: int = 0
+    made_ms: int = 0
 
     @property
     def ended(self) -> int:

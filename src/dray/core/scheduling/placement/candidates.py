@@ -298,19 +298,34 @@ class Walk:
         spots: list[Spot] = []
         total = strained = 0
         for shunned in (False, True):
-            for entry in entries:
-                row, variant = self._spot_of(entry)
-                if (row in avoided) is not shunned:
-                    continue
-                devices = self._placer.fit(row, self._asks[variant], owner)
-                if devices is None:
-                    continue
-                spots.append(Spot(row, variant, devices))
+            some = [entry for entry in entries if (self._spot_of(entry)[0] in avoided) is shunned]
+            for entry, spot in self._gather(some, nodes - len(spots), owner):
+                spots.append(spot)
                 total += int(self._keys[entry]) >> RANK_BITS
                 strained += shunned
-                if len(spots) == nodes:
-                    return -strained, total, spots
-        return None
+        for spot in spots:
+            self._placer.gather(spot.row, -1)
+        return (-strained, total, spots) if len(spots) == nodes else None
+
+    def _gather(self, entries: list[int], most: int, owner: str) -> list[tuple[int, Spot]]:
+        """So many members at most, each looked for beside those before it."""
+        found: list[tuple[int, Spot]] = []
+        again = True
+        while again and len(found) < most:
+            again, rest = False, list[int]()
+            for place, entry in enumerate(entries):
+                if len(found) == most:
+                    rest += entries[place:]
+                    break
+                row, variant = self._spot_of(entry)
+                devices = self._placer.fit(row, self._asks[variant], owner)
+                if devices is None:
+                    rest.append(entry)
+                else:
+                    found.append((entry, Spot(row, variant, devices)))
+                    again = self._placer.gather(row, 1) or again
+            entries = rest
+        return found
 
     def _ordered(self, variant: int) -> Numbers:
         keys = self._keys[variant * self._span : (variant + 1) * self._span]

@@ -180,6 +180,10 @@ class Placer:
         """Take a spot."""
         self.rooms.claim(spot.row, ask, spot.devices, times)
 
+    def gather(self, row: int, sign: int) -> bool:
+        """Follow that a gang would have a member there, or would not after all; whether others may fit for that."""
+        return False
+
     def _hint_holds(self, shape: int, hint: Sequence[int]) -> bool:
         """Whether the few workers worth a look have anything left: mostly another shape was quicker."""
         asks, left_of = self.state.asks(shape), self.rooms.left
@@ -392,6 +396,10 @@ class Distributed(Greedy):
             self.held_apart = True
             return None
         return devices
+
+    def gather(self, row: int, sign: int) -> bool:
+        self.lies.add(row, sign)
+        return self.lies.terms.required
 
     def claim(self, spot: Spot, ask: Ask, owner: str, times: int = 1) -> None:
         self.rooms.claim(spot.row, ask, spot.devices, times)

@@ -83,10 +83,10 @@ class Lies:
             return next((value for name, value in labels if name == self.by), "")
         return columns.worker_of[row]
 
-    def add(self, row: int) -> None:
-        """One more of its tasks on a worker."""
+    def add(self, row: int, more: int = 1) -> None:
+        """One more of its tasks on a worker, or one less."""
         place = self.place(row)
-        self.counts[place] = self.counts.get(place, 0) + 1
+        self.counts[place] = self.counts.get(place, 0) + more
 
     def wanted(self, place: str) -> float:
         """Which part of its tasks a place is to have."""

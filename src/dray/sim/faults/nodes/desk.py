@@ -7,12 +7,13 @@ from typing import Any
 from dray.core.lifecycle.state.events import ArrayExtended, Clock
 from dray.core.lifecycle.state.state import State
 from dray.core.model.policies.policy import Policy
+from dray.core.model.records.workload import Terms
 from dray.errors import DrayError, NotFound
 from dray.hub.access.caller import Caller
 from dray.hub.calls.arguments import ArgsMemory
 from dray.hub.calls.reading import CallReader
 from dray.hub.decisions import calls as call_commands
-from dray.hub.decisions import commands, edits, machines
+from dray.hub.decisions import commands, edits, machines, workloads
 from dray.hub.decisions import policy as policy_changes
 from dray.hub.decisions.commands import Sources
 from dray.hub.engine.turns import Decide, Decision
@@ -26,6 +27,7 @@ USER = Caller("sim", "sim", ("admin",))
 class Desk:
     """Where requests come in; a hub is one."""
 
+    state: State
     rows: Rows
     args: ArgsMemory
     calls: CallReader
@@ -39,7 +41,7 @@ class Desk:
 
     def submit(self, specs: list[dict[str, Any]], key: str, done: Any) -> None:
         """Submit as a client would, under a key; answers the ids, whether they are new, and the space there was."""
-        checked = commands.read_specs(USER, specs, 1000, expand=dict)
+        checked = commands.read_specs(USER, specs, 1000, expand=self._lay_under)
         self.post(
             commands.submit(
                 USER,
@@ -51,6 +53,22 @@ class Desk:
             done,
             wants=commands.submit_rows(USER, checked, key),
         )
+
+    def _lay_under(self, raw: dict[str, Any]) -> dict[str, Any]:
+        return workloads.lay_terms(self.state, dict(raw))
+
+    def make_workload(self, name: str, terms: Terms, done: Any) -> None:
+        """Make a workload as a client would: a draft."""
+        self.post(workloads.create(USER, name, terms, lambda state, is_new: is_new), done)
+
+    def switch_workload(self, name: str, verb: str, stop: bool, done: Any) -> None:
+        """Start, pause, seal, cancel or archive one as a client would."""
+        self.post(workloads.switch(USER, name, verb, lambda state, name, note: note, stop), done)
+
+    def set_workload(self, name: str, changes: dict[str, Any], done: Any) -> None:
+        """Change its terms as a client would."""
+        update = workloads.Update(changes)
+        self.post(workloads.update(USER, name, update, lambda state, name, note: note), done)
 
     def cancel(self, job_id: str, index: int | None, done: Any) -> None:
         """Cancel as a client would."""

@@ -163,6 +163,11 @@ class HubLife(Desk):
             self.end.close("this hub leads no more")
 
     @property
+    def trusts_its_lead(self) -> bool:
+        """Whether it answers: nobody else can lead."""
+        return self.lead is None or self.lead.trusted
+
+    @property
     def awake_ms(self) -> int:
         """Since when it deals with what is due: not while it is stopped, or in a turn that takes long."""
         now_ms = self.world.now_ms

@@ -15,6 +15,7 @@ from dray.sim.faults.nodes.runner import argument_of
 from dray.sim.faults.nodes.runs import CallBehaviour, Runs
 from dray.sim.faults.nodes.worker import WorkerNode
 from dray.sim.faults.people.clients import Clients
+from dray.sim.faults.people.workloads import CALLING
 from dray.sim.faults.watches.calls import CallWatch
 from dray.sim.faults.watches.checker import Checker
 from dray.sim.faults.world.pending import Pending
@@ -134,6 +135,7 @@ class Callers:
         """Send the next portion, or that there is none; again and again until it is answered."""
         if caller.over:
             return
+        self._clients.organisers.dress(caller.job, caller.spec, CALLING)
         if self._hub.up:
             rng, first = self._rng, caller.known
             if rng.random() < 0.1:
@@ -150,13 +152,18 @@ class Callers:
             )
             if caller.single:
                 body.first, body.args = 0, [argument_of(caller.job, 0)]
-            done = Pending(lambda got, fault: self._answered(caller, body, got, fault))
+            name = caller.spec.get("workload", "")
+            done = Pending(lambda got, fault: self._answered(caller, body, name, got, fault))
             self._hub.now.add_calls(body, done)
         self._world.at(PATIENCE_MS, self._send, caller)
 
-    def _answered(self, caller: Caller, body: Calls, got: Any, fault: BaseException | None) -> None:
+    def _answered(
+        self, caller: Caller, body: Calls, name: str, got: Any, fault: BaseException | None
+    ) -> None:
         if isinstance(fault, NoSpace):
             self._world.counts["calls refused for space"] += 1
+            return
+        if self._clients.organisers.excused(caller.spec, name, fault):
             return
         if isinstance(fault, Closed | Conflict | NotFound):
             # It was cancelled, left alone for too long, or the hub was put back to before it.

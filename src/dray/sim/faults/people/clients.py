@@ -11,6 +11,7 @@ from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.nodes.runs import NEED, Behaviour, has_ports, has_sizes
 from dray.sim.faults.people.policies import Site
 from dray.sim.faults.people.steering import Steering
+from dray.sim.faults.people.workloads import Organisers
 from dray.sim.faults.watches.checker import Checker
 from dray.sim.faults.watches.larger_cards import SHARED_NAME
 from dray.sim.faults.world.pending import Pending
@@ -30,6 +31,7 @@ class Clients:
         self._world, self._hub, self._checker = world, hub, checker
         self._steering = Steering(world, hub, checker)
         self.site = Site(world, hub)
+        self.organisers = Organisers(world, hub, checker)
         self.unanswered = world.size.jobs
         self._answered_keys: set[str] = set()
         self.still_open: dict[str, None] = {}
@@ -158,6 +160,7 @@ class Clients:
             return
         self._steering.dress(key, spec)
         self.site.dress(key, spec)
+        self.organisers.dress(key, spec)
         if self._hub.up:
             asked = dict(spec)
             self._hub.now.submit(
@@ -171,6 +174,8 @@ class Clients:
         """`asked`: the spec as it was then. Asked twice before the first answer, both answers are about that."""
         if isinstance(fault, NoSpace):
             self._world.counts["submit refused for space"] += 1
+            return
+        if self.organisers.excused(spec, asked.get("workload", ""), fault):
             return
         if fault is not None and self._steering.excused(asked, fault):
             spec.pop("after", None)
@@ -219,6 +224,7 @@ class Clients:
         whose submit was answered only later; of one that it has not it will say so.
         """
         self._steering.rewind()
+        self.organisers.rewind()
         for job_id in self._arrays:
             if job_id not in self.still_open:
                 self.still_open[job_id] = None

@@ -40,6 +40,7 @@ from dray.sim.faults.watches.kept_orders import find_misjudged, find_misplaced, 
 from dray.sim.faults.watches.larger_cards import LargerCardWatch
 from dray.sim.faults.watches.overdue import find_overdue, find_stale, find_unasked, find_unstopped
 from dray.sim.faults.watches.policy import PolicyWatch
+from dray.sim.faults.watches.programs.workloads import WorkloadWatch
 from dray.sim.faults.watches.quarantines import ProviderWatch, QuarantineWatch
 from dray.sim.faults.watches.room import RoomWatch
 from dray.sim.faults.watches.services import ServiceWatch
@@ -70,6 +71,7 @@ class Account(msgspec.Struct):
     edited: dict[str, int] = {}
     calls: dict[str, int] = {}
     outgrown: dict[str, int] = {}
+    workloads: dict[str, None] = {}
 
     def copy(self) -> Account:
         """As it stands now, for a backup."""
@@ -137,6 +139,7 @@ class Checker:
         self._providers = ProviderWatch(world)
         self.services = ServiceWatch(world, runs)
         self._uses = UseWatch(world)
+        self.workloads = WorkloadWatch(world)
         self.calls: CallFacts | None = None
         self.hubs: HubFacts | None = None
         self._owners: dict[tuple[int, str], SimSession] = {}
@@ -206,6 +209,8 @@ class Checker:
         if self.calls is not None:
             self.calls.logged(life, facts, self.account.held)
         self.services.logged(life, facts)
+        self.workloads.logged(life, facts)
+        self.cancel_asked |= self.workloads.cancelled
         self._turned = {f.worker: None for f in facts if isinstance(f, WorkerDrained | WorkerLeft)}
         rules = life.policy_then.idle
         for fact in facts:
@@ -253,6 +258,7 @@ class Checker:
         self._providers.committed(life, touched)
         self.services.committed(life, touched)
         self._uses.committed(life, fresh)
+        self.workloads.committed(life, touched, fresh)
         for attempt in touched:
             if not attempt.phase.live and attempt.phase is not Phase.LOST:
                 self._over_ms.setdefault((attempt.worker, attempt.uid), self._world.now_ms)
@@ -442,6 +448,7 @@ class Checker:
         found = [problem for job_id in state.touched.jobs for problem in job_problems(state, job_id)]
         self._watch_names(life)
         found += [*self._find_left_behind(life), *find_unasked(life), *find_stale(life)]
+        found += self.workloads.turned(life)
         found += find_unstopped(life, self._over_ms)
         found += [*self._rooms.turned(life), *self._rooms.find_idle(life), *self._rooms.find_impossible(life)]
         if self._rooms.is_changed(state):
@@ -525,5 +532,6 @@ class Checker:
         self.gangs.rewind()
         self.services.rewind()
         self._uses.rewind()
+        self.workloads.rewind()
         self._policy.rewind()
         self._rooms.rewind(self._hub.state)

@@ -251,6 +251,11 @@ class ProviderWatch:
             self._world.counts["given to a bad provider"] += 1
             if attempt.no > 1 or job.gang or job.blamed or job.service or job.outgrown_bytes:
                 continue  # where it was tried before it may go last
+            if (
+                job.workload in state.workloads
+                and state.workloads[job.workload].record.terms.distribution.required
+            ):
+                continue  # elsewhere there may be too many of its workload
             if (rooms.mask(state.ask(attempt)) & good[: columns.count]).any():
                 self._world.fail(f"{attempt.uid} went to {worker.id}, of a bad provider, and fits elsewhere")
 

@@ -27,11 +27,19 @@ def find_overlooked(life: HubLife) -> list[str]:
     """Name work that would start now if anybody looked at it."""
     if life.conductor.cut:
         return []
-    decided = plan(life.state, tuple(life.state.backlog.buckets))
+    state = life.state
+    decided = plan(state, tuple(state.backlog.buckets))
     return [
         f"lost wake-up: {placement.job_id}/{placement.index} fits {placement.worker} and was left waiting"
         for placement in decided.placements
+        if not _is_looked_at_later(state, state.jobs[placement.job_id])
     ]
+
+
+def _is_looked_at_later(state: State, job: Job) -> bool:
+    """Whoever would be too many at every place is looked at now and then, not whenever some place has fewer."""
+    tally = state.workloads.get(job.workload)
+    return tally is not None and tally.record.terms.distribution.required
 
 
 class Sign(NamedTuple):

@@ -1,0 +1,1 @@
+"""Bugs in what programs drive dray by: workloads and leases."""

@@ -1,0 +1,1 @@
+"""What must hold of what programs drive dray by: workloads and leases."""
