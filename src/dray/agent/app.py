@@ -25,7 +25,7 @@ from dray.agent.runners.reach import find_obstacle
 from dray.agent.supervisor.client import SupervisorError
 from dray.agent.supervisor.records.home import Home as SupervisorHome
 from dray.agent.tasks.aside import do_aside
-from dray.agent.trees.environments import find_uv
+from dray.agent.trees.environments import list_builders
 from dray.agent.usage.sampling import keep_sampling
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
@@ -157,7 +157,7 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
 def make_machine(config: AgentConfig, found: Detected) -> Machine:
     """Settle what this worker offers: flags before detection."""
     resend_ms = tuple(round(delay * 1000) for delay in config.result_resend_s)
-    builds = {"environments": "uv"} if find_uv() else {}
+    builds = list_builders()
     labels = {**builds, **found.labels, **config.labels}
     slots = config.slots or found.usable_cores
     ready = slots if config.runners < 0 else config.runners

@@ -18,7 +18,12 @@ from dray.snapshots.manifest import DIGEST_BYTES
 PREFIX = "env-"
 MAGIC = "dray-environment-1"
 MOST_BYTES = 8 << 20
-_NAMES = {"requirements": "requirements.txt", "lock": "uv.lock", "pyproject": "pyproject.toml"}
+_NAMES = {
+    "requirements": "requirements.txt",
+    "lock": "uv.lock",
+    "pyproject": "pyproject.toml",
+    "conda": "environment.yml",
+}
 _PYTHON = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-+@_<>=~!, ")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +13,10 @@ from dray.agent.decide.prewarming import Cool, Prewarming, Warm
 from dray.agent.runners.blobs import Blobs
 from dray.agent.tasks.accounts import Accounts
 from dray.agent.tasks.aside import do_aside
+from dray.agent.trees.containers import contain, refuse
 from dray.agent.trees.faults import TreeFault
 from dray.agent.trees.trees import Told, TreeAsk, Trees
+from dray.core.model.specs.asks import CONTAINER, image_of
 from dray.wire.messages.hub import PrewarmHint
 
 
@@ -34,6 +36,7 @@ class TreeDesk:
         self._trees: Trees | None = None
         # Those that take another's place, and are handed over when their trees are there.
         self._behind: dict[str, dict[str, Any]] = {}
+        self._removals: set[asyncio.Future[None]] = set()
 
     async def open(self, base: Path, blobs: Blobs, most_bytes: int) -> None:
         """Find what earlier agents have left."""
@@ -59,8 +62,25 @@ class TreeDesk:
             return False
         if launch.behind:
             self._behind[launch.uid] = task
+        self._contain(launch, task)
         self.lay(lay_of(launch.uid, tree_meta(launch.spec)))
         return bool(launch.behind)
+
+    def _contain(self, launch: Launch, task: dict[str, Any]) -> None:
+        """A task that names an image starts in a container; where it cannot, laying its tree out says so."""
+        account, image = self._accounts.of(launch.spec.user_id), image_of(launch.spec.environment)
+        containers = None if self._trees is None else self._trees.environments.containers
+        if not launch.spec.environment.startswith(CONTAINER):
+            return
+        if not image or account is None or containers is None or containers.tool is None:
+            task.update(refuse(task, "no container can be made here"))
+            return
+        try:
+            task.update(contain(containers.tool, image, task, account))
+        except ValueError as fault:
+            task.update(refuse(task, str(fault)))
+        else:
+            containers.note(launch.uid, account)
 
     def lay(self, lay: Lay) -> None:
         """Begin to lay a tree out."""
@@ -111,6 +131,7 @@ class TreeDesk:
         if event.get("ev") == "state":
             live = [item for item in event["attempts"] if item["phase"] != "exited"]
             self._trees.keep_only({item["uid"] for item in live})
+            self._remove_containers({item["uid"] for item in live})
             for item in live:
                 tree = (item.get("meta") or {}).get("tree") or {}
                 if (account := self._accounts.of(tree.get("user", ""))) is not None:
@@ -118,3 +139,14 @@ class TreeDesk:
         for item in event["items"] if event.get("ev") == "exited" else ():
             self._trees.drop(item["uid"])
             self._prewarm(self._prewarming.ended(item["uid"]))
+            self._remove_containers(gone=item["uid"])
+
+    def _remove_containers(self, live: Collection[str] = (), gone: str = "") -> None:
+        """What its supervisor could not take away any more goes by our hand."""
+        assert self._trees is not None
+        containers = self._trees.environments.containers
+        for uid in [gone] if gone else containers.left(live):
+            if containers.has(uid):
+                removal = asyncio.ensure_future(do_aside(containers.remove, uid))
+                self._removals.add(removal)
+                removal.add_done_callback(self._removals.discard)

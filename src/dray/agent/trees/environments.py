@@ -23,7 +23,10 @@ from dray.agent.runners.home import remove_as
 from dray.agent.tasks.accounts import Account
 from dray.agent.tasks.aside import Aside
 from dray.agent.tasks.environment import FALLBACK_PATH
-from dray.agent.trees.faults import TreeFault
+from dray.agent.trees.containers import LABEL as CONTAINERS
+from dray.agent.trees.containers import Containers, fetch_commands, find_tool
+from dray.agent.trees.faults import BuildFault, TreeFault
+from dray.core.model.specs.asks import CONTAINER, image_of
 from dray.processes import look_up
 from dray.snapshots.environments import MOST_BYTES, Environment, environment_digest, read_environment
 
@@ -37,8 +40,14 @@ MOST_TOLD = 6
 GENTLY = ("nice", "-n", "15")
 WORDS = 1500
 # What leads to package indexes, and is the machine's to say.
-_PASSED = ("UV_", "SSL_CERT", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
+_PASSED = (
+    *("UV_", "CONDA_", "MAMBA_", "CONTAINERS_", "DOCKER_", "APPTAINER_", "SINGULARITY_", "XDG_RUNTIME_DIR"),
+    *("SSL_CERT", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
+)
 _BUILDING = "building-"
+# Beside what is built where it will be, until that is whole.
+_PART = ".part"
+_CONDA = ("micromamba", "mamba", "conda")
 logger = logging.getLogger("dray.agent.trees")
 
 
@@ -46,6 +55,19 @@ def find_uv() -> str:
     """Where uv is on this machine; empty where it is not."""
     beside = os.path.join(os.path.dirname(sys.executable), "uv")
     return shutil.which("uv") or (beside if os.access(beside, os.X_OK) else "")
+
+
+def find_conda() -> str:
+    """Where a program is that makes conda environments; empty where none is."""
+    return next((found for name in _CONDA if (found := shutil.which(name))), "")
+
+
+def list_builders() -> dict[str, str]:
+    """What environments this machine can make, as the labels by which it says so."""
+    conda, tool = find_conda(), find_tool()
+    found = {"environments": "uv"} if find_uv() else {}
+    found |= {"conda": os.path.basename(conda)} if conda else {}
+    return found | ({CONTAINERS: tool.kind} if tool is not None else {})
 
 
 class Environments:
@@ -58,6 +80,7 @@ class Environments:
         # Which attempts run in which of them.
         self.used: dict[str, str] = {}
         self._built: dict[str, str] = {}
+        self.containers = Containers(f"{base}/containers")
 
     def close(self) -> None:
         self._builds.close()
@@ -74,9 +97,13 @@ class Environments:
             for entry in os.scandir(account.path):
                 if entry.name.startswith("stage-"):
                     _remove(entry.path)
+                elif entry.name.endswith(_PART):
+                    _drop_part(entry.path.removesuffix(_PART))
 
     def place(self, environment: str, account: Account) -> str:
-        """Where an environment is, or will be."""
+        """Where an environment is, or will be; empty for an image, which is wherever its tool keeps it."""
+        if environment.startswith(CONTAINER):
+            return ""
         return f"{self._folder(account)}/{environment_digest(environment)[:NAME_CHARS]}"
 
     def _folder(self, account: Account) -> str:
@@ -98,23 +125,54 @@ class Environments:
         """See that an environment is there; raises TreeFault. `fetch` gives where the document of a digest lies.
         `gently`: nobody waits for it yet.
         """
+        if environment.startswith(CONTAINER):
+            await self._have_image(environment, account, gently)
+            return
         place, digest = self.place(environment, account), environment_digest(environment)
         if not digest:
             raise TreeFault(
                 f"environment {environment[:80]!r} is none of this hub's (`--environment` makes one)"
             )
         async with self._building.setdefault(place, asyncio.Lock()):
-            if await self._aside.do(os.path.isdir, place):
+            if await self._aside.do(_is_whole, place):
                 await self._aside.do(_touch, place)
                 self._note(place, environment)
                 return
-            uv = find_uv()
-            if not uv:
-                raise TreeFault("uv is not installed on this worker, which builds environments", ours=True)
             wanted = await self._aside.do(_read, await fetch(digest))
-            await self._build(wanted, [*(GENTLY if gently else ()), uv], place, account)
+            builder = find_conda() if wanted.kind == "conda" else find_uv()
+            if not builder:
+                what = "conda, mamba or micromamba" if wanted.kind == "conda" else "uv"
+                raise TreeFault(
+                    f"{what} is not installed on this worker, which builds environments", ours=True
+                )
+            await self._build(wanted, [*(GENTLY if gently else ()), builder], place, account)
             self._note(place, environment)
             await self._aside.do(self._let_old_go, self._folder(account))
+
+    async def _have_image(self, environment: str, account: Account, gently: bool) -> None:
+        """See that an image is here, by asking its tool."""
+        image, tool = image_of(environment), self.containers.tool
+        if not image:
+            raise TreeFault(f"{environment[:80]!r} names no image that a container can be made of")
+        if tool is None:
+            raise TreeFault("neither podman, docker nor apptainer is on this worker", ours=True)
+        folder, words = self._folder(account), ""
+        async with self._building.setdefault(f"{folder} {environment}", asyncio.Lock()):
+            await self._aside.do(_make_folder, folder, account)
+            for command in fetch_commands(tool, image):
+                try:
+                    async with asyncio.timeout(self._build_s):
+                        await self._run([*(GENTLY if gently else ()), *command], "/", folder, account)
+                except TimeoutError:
+                    raise TreeFault(
+                        f"image {image} did not come within {self._build_s:g} s: given up"
+                    ) from None
+                except BuildFault as fault:
+                    words = str(fault)
+                else:
+                    self._note(environment, environment)
+                    return
+        raise TreeFault(f"container image {image} cannot be had: {words}")
 
     def _let_old_go(self, folder: str) -> None:
         """Of one account only those that were used last stay, and those that somebody runs in."""
@@ -132,14 +190,23 @@ class Environments:
         stage = f"{folder}/stage-{secrets.token_hex(6)}"
         await self._aside.do(_prepare, folder, stage, wanted, account)
         try:
+            if wanted.kind == "conda":
+                await self._aside.do(_begin_in_place, place, account)
             async with asyncio.timeout(self._build_s):
-                for command in _commands(uv, wanted, stage):
+                for command in _commands(uv, wanted, stage, place):
                     await self._run(command, stage, folder, account)
-            await self._aside.do(os.rename, f"{stage}/venv", place)
+            if wanted.kind == "conda":
+                await self._aside.do(_drop_note, f"{place}{_PART}")
+            else:
+                await self._aside.do(os.rename, f"{stage}/venv", place)
+        except BuildFault as fault:
+            raise TreeFault(f"its environment cannot be built: {fault}") from None
         except TimeoutError:
             raise TreeFault(f"its environment was not built within {self._build_s:g} s: given up") from None
         finally:
             await asyncio.shield(self._aside.do(_remove, stage))
+            if wanted.kind == "conda":
+                await asyncio.shield(self._aside.do(_drop_part, place))
 
     async def _run(self, command: list[str], stage: str, folder: str, account: Account) -> None:
         own = {name: value for name, value in os.environ.items() if name.startswith(_PASSED)}
@@ -172,7 +239,7 @@ class Environments:
             await asyncio.shield(self._aside.do(_drop_note, note))
         if process.returncode:
             words = said.decode(errors="replace").strip()
-            raise TreeFault(f"its environment cannot be built: {_name(command)} says:\n{words}")
+            raise BuildFault(f"{_name(command)} says:\n{words}")
 
 
 def _name(command: list[str]) -> str:
@@ -224,7 +291,12 @@ def _end_build(name: str) -> None:
             os.killpg(int(pid), signal.SIGKILL)
 
 
-def _commands(uv: list[str], wanted: Environment, stage: str) -> list[list[str]]:
+def _commands(uv: list[str], wanted: Environment, stage: str, place: str) -> list[list[str]]:
+    if wanted.kind == "conda":
+        # Where it will be: what conda makes cannot be moved.
+        make = ["create"] if os.path.basename(uv[-1]) == "micromamba" else ["env", "create"]
+        yes = ["--yes"] if make == ["create"] else []
+        return [[*uv, *make, *yes, "--quiet", "--prefix", place, "--file", f"{stage}/environment.yml"]]
     venv = [*uv, "venv", "--relocatable", "--quiet", f"{stage}/venv"]
     if wanted.python:
         venv += ["--python", wanted.python]
@@ -244,13 +316,7 @@ def _prepare(folder: str, stage: str, wanted: Environment, account: Account) -> 
     the account's: a name that the account could put there is never gone through.
     """
     foreign = account.is_foreign
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-        os.mkdir(f"{folder}/cache", 0o700)
-        if foreign:
-            os.chown(f"{folder}/cache", account.uid, account.gid)
-            os.chown(folder, -1, account.gid)
-            os.chmod(folder, 0o710)  # noqa: S103 - its own group passes through, and lists nothing
+    _make_folder(folder, account)
     os.mkdir(stage, 0o700)
     for name, text in wanted.files.items():
         with open(f"{stage}/{name}", "x", encoding="utf-8") as file:
@@ -259,6 +325,35 @@ def _prepare(folder: str, stage: str, wanted: Environment, account: Account) -> 
             os.chown(f"{stage}/{name}", account.uid, account.gid)
     if foreign:
         os.chown(stage, account.uid, account.gid)
+
+
+def _make_folder(folder: str, account: Account) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+        os.mkdir(f"{folder}/cache", 0o700)
+        if account.is_foreign:
+            os.chown(f"{folder}/cache", account.uid, account.gid)
+            os.chown(folder, -1, account.gid)
+            os.chmod(folder, 0o710)  # noqa: S103 - its own group passes through, and lists nothing
+
+
+def _is_whole(place: str) -> bool:
+    """Whether an environment is there; what is built in its place has a note beside it until it is whole."""
+    return os.path.isdir(place) and not os.path.exists(f"{place}{_PART}")
+
+
+def _begin_in_place(place: str, account: Account) -> None:
+    _write_note(f"{place}{_PART}")
+    os.mkdir(place, 0o700)
+    if account.is_foreign:
+        os.chown(place, account.uid, account.gid)
+
+
+def _drop_part(place: str) -> None:
+    """What was begun in its place and is not whole goes."""
+    if os.path.exists(f"{place}{_PART}"):
+        _remove(place)
+        _drop_note(f"{place}{_PART}")
 
 
 def _read(path: str) -> Environment:

@@ -7,3 +7,7 @@ class TreeFault(Exception):
     def __init__(self, message: str, ours: bool = False) -> None:
         super().__init__(message)
         self.ours = ours
+
+
+class BuildFault(Exception):
+    """What a program that was to build or to fetch something says against it."""

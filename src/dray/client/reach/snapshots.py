@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from dray.client.reach.blob_line import BlobLine
 from dray.client.reach.discovery import Target
-from dray.core.model.specs.asks import environment_of, folder_of
+from dray.core.model.specs.asks import environment_of, folder_of, label_for
 from dray.core.model.units import format_bytes
 from dray.errors import DrayError, HubUnavailable, MissingBlobs
 from dray.snapshots.environments import environment_id, pack_environment
@@ -31,8 +31,6 @@ from dray.wire.reach.http_line import BROKEN
 THREADS = 4
 TRIES = 3
 PATIENCE_S = 60.0
-# How workers say that they build environments.
-LABEL = "environments=uv"
 RETRY_S = 0.5
 
 
@@ -99,9 +97,9 @@ def bring_all(
 
 
 def _needing(spec: dict[str, Any]) -> dict[str, Any]:
-    """Workers without uv build no environments: it is asked for as any label is, and so explained by `why`."""
-    wanted = spec.get("require") or []
-    return {"require": [*wanted, LABEL]} if environment_of(spec) and LABEL not in wanted else {}
+    """Not every worker can make each environment: that is asked for as any label is, and so explained by `why`."""
+    wanted, label = spec.get("require") or [], label_for(spec)
+    return {"require": [*wanted, label]} if label and label not in wanted else {}
 
 
 class _Sender:

@@ -540,7 +540,7 @@ class Runner:
         process.signal_group(signal.SIGTERM)
         process.signal_group(signal.SIGCONT)  # a stopped process would sit out its grace
         # What has left the group is asked too, or it would sit out the whole grace unasked.
-        kill_exactly([info for info in members if info.session != process.pid], signal.SIGTERM)
+        kill_exactly(attempt.spec.list_apart(members, process.pid), signal.SIGTERM)
         attempt.hang_up_execs()
 
     def heed(self, uid: str) -> None:

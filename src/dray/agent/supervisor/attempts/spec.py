@@ -11,7 +11,10 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dray.agent.supervisor.records.journal import Record
+    from dray.processes import ProcessInfo
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 DEFAULT_GRACE_S = 30.0
@@ -38,6 +41,7 @@ class TaskSpec:
         "ports",
         "prolog",
         "prompt",
+        "relays",
         "start_by",
         "task_id",
         "terminal",
@@ -78,12 +82,18 @@ class TaskSpec:
         self.behind_s = read_seconds(raw, "behind_s") or 0.0
         # Whether its command runs in a terminal, which stays when nobody is at it.
         self.terminal = raw.get("terminal") is True
+        # Whether what it starts hands signals on to all that belongs to it.
+        self.relays = raw.get("relays") is True
         self.meta = raw.get("meta")
         self.ports = ports_of(self.meta)
 
     def is_late(self) -> bool:
         """Whether it was asked for too long ago to be started."""
         return self.start_by is not None and time.monotonic() > self.start_by
+
+    def list_apart(self, members: Iterable[ProcessInfo], leader: int) -> list[ProcessInfo]:
+        """Those of its processes that a signal to the leader's group does not reach."""
+        return [] if self.relays else [info for info in members if info.session != leader]
 
     @property
     def epilog_limit_s(self) -> float:

@@ -8,6 +8,7 @@ own. It parses and never judges: whether the fields make a job is the business o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -193,28 +194,67 @@ def _objective(value: Any) -> dict[str, Any]:
 
 # And an environment, by the files that it is made of.
 ENVIRONMENT = "files:"
-_ENVIRONMENT_KEYS = ("requirements", "lock", "pyproject")
+_ENVIRONMENT_KEYS = ("requirements", "lock", "pyproject", "conda")
+# An image is named and not brought: whoever runs it fetches it himself.
+CONTAINER = "container:"
+_IMAGE = re.compile(r"[A-Za-z0-9/][A-Za-z0-9._:/@+~-]{0,511}")
 
 
 def _environment(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         if value.startswith(ENVIRONMENT_PREFIX):
             return {"environment": value}
-        name = value.rpartition("/")[2]
-        kind = {"uv.lock": "lock", "pyproject.toml": "pyproject"}.get(name, "requirements")
-        value = {kind: value}
+        kind = _KINDS.get(value.rpartition("/")[2], "requirements")
+        value = {"container": value.removeprefix(CONTAINER)} if value.startswith(CONTAINER) else {kind: value}
     if not isinstance(value, Mapping):
         raise InvalidInput(
-            "must be the path of a file, or python: and one of requirements:, lock: and pyproject:"
+            "must be the path of a file, container: and an image, or python: and one of requirements:, lock:, "
+            "pyproject: and conda:"
         )
     given = {str(key): as_text(item) for key, item in value.items() if item is not None}
+    if "container" in given:
+        return {"environment": _container(given)}
     if unknown := sorted({*given} - {"python", *_ENVIRONMENT_KEYS}):
-        raise InvalidInput(f"{unknown[0]!r} is none of python, {', '.join(_ENVIRONMENT_KEYS)}")
+        raise InvalidInput(f"{unknown[0]!r} is none of container, python, {', '.join(_ENVIRONMENT_KEYS)}")
     if sum(key in given for key in _ENVIRONMENT_KEYS) > 1 or not given:
         raise InvalidInput(
             f"needs one of {', '.join(_ENVIRONMENT_KEYS)}, a path each, and may say python: 3.12"
         )
     return {"environment": ENVIRONMENT + json.dumps(given, sort_keys=True)}
+
+
+_KINDS = {
+    "uv.lock": "lock",
+    "pyproject.toml": "pyproject",
+    "environment.yml": "conda",
+    "environment.yaml": "conda",
+}
+
+
+def _container(given: Mapping[str, str]) -> str:
+    if len(given) > 1:
+        raise InvalidInput("container: stands alone: what is needed is in the image")
+    named_by = CONTAINER + given["container"]
+    if not image_of(named_by):
+        raise InvalidInput(
+            f"{given['container'][:80]!r} is no name of an image: write python:3.12, "
+            "registry.example/team/image@sha256:…, or for apptainer the path of a .sif"
+        )
+    return named_by
+
+
+def image_of(environment: str) -> str:
+    """The image that an environment is; empty where it is none, or has a name that none can have."""
+    image = environment.removeprefix(CONTAINER)
+    return image if image != environment and _IMAGE.fullmatch(image) else ""
+
+
+def label_for(spec: Mapping[str, Any]) -> str:
+    """The label by which workers say that they can make the environment of a spec; empty where it needs none."""
+    if image_of(str(spec.get("environment") or "")):
+        return "containers"
+    files = environment_of(spec)
+    return "" if not files else "conda" if '"conda"' in files else "environments=uv"
 
 
 def environment_of(spec: Mapping[str, Any]) -> str:
@@ -226,7 +266,7 @@ def environment_of(spec: Mapping[str, Any]) -> str:
 
 def is_to_bring(spec: Mapping[str, Any]) -> bool:
     """Whether a spec names anything that is yet to be sent."""
-    return bool(folder_of(spec) or environment_of(spec))
+    return bool(folder_of(spec) or label_for(spec))
 
 
 def folder_of(spec: Mapping[str, Any]) -> str:
