@@ -15,7 +15,7 @@ import msgspec
 
 from dray.cli.base.policy_text import spell_value
 from dray.core.model.objectives import Objective
-from dray.core.model.policies import alarms
+from dray.core.model.policies import alarms, launching
 from dray.core.model.policies import notifications as telling
 from dray.core.model.policies import policy as rules
 
@@ -266,7 +266,80 @@ SECTIONS = (
             "as the dearest that is named",
             "egress_per_gb": "what a GB costs that leaves it, for jobs that say how much they send out",
             "spot": "its machines may be taken away at any time",
+            "launch": "how more of its workers are started, and when",
         },
+    ),
+    Section(
+        "providers.NAME.launch",
+        "A launcher: it starts workers of this provider when work has waited, by exactly one of `slurm`, `kubernetes`, "
+        "`ssh` and `command`. The provider's name must then be an id, since it names the workers. "
+        "[On top of Slurm](../howto/on-top-of-slurm.md), [on Kubernetes](../howto/on-kubernetes.md).",
+        launching.Launch,
+        {
+            "offers": "what each of its workers has: what waits is matched with it",
+            "slurm": "by `sbatch`, `scancel` and `squeue`, which the hub's machine has",
+            "kubernetes": "as Jobs of a cluster; takes `dray[kubernetes]`",
+            "ssh": "on machines that the hub's account reaches by ssh, one worker on each",
+            "command": "by a program and its arguments, run on the hub in the hub's own account, never by a shell. Its "
+            "first line of output is the machine's handle; the script that starts the agent is on its input, "
+            "its command line in `DRAY_JOIN`. "
+            + ", ".join(f"`{{{key}}}`" for key in launching.KEYS)
+            + " stand for what they say",
+            "end": "the command that ends a machine; goes with `command`",
+            "list": "lists machines, a line each: id of the launch, handle, anything else. Without it "
+            "a hub that was ended in the midst of a start waits until `start_s` is over",
+            "min": "so many are kept, whatever waits",
+            "most": "no more than so many at once",
+            "wait_s": "work must have waited so long, with no other way open",
+            "idle_s": "a worker that idles for so long goes",
+            "life_s": "a worker ends so long after it joined; it is given only what ends before. 0: it may stay",
+            "start_s": "who has not joined so long after being asked for has failed; time in a site's own line counts",
+            "per_hour": "so many are asked for within an hour at most",
+            "budget_per_day": "no more are asked for once its workers have cost so much since midnight (UTC), by the "
+            "provider's prices; 0: no limit",
+            "command_s": "a command of the site that takes longer is ended",
+            "hub": "address at which its workers find the hub; by default the hub's own",
+            "program": "dray itself, as it is called on the machine",
+        },
+    ),
+    Section(
+        "providers.NAME.launch.offers",
+        "Say less than a worker has, never more: work would be started for that fits nowhere.",
+        launching.Offered,
+        {
+            "cpus": "cores",
+            "memory": "bytes, or text such as `64G`",
+            "gpus": "cards",
+            "gpu_type": "their type, such as `A100`",
+            "vram": "memory of each card",
+            "backend": "`nvidia` where there are cards, else `cpu`",
+            "slots": "tasks at once; as many as cores",
+            "labels": "labels that its workers are given",
+            "resources": "amounts by name that they offer",
+        },
+    ),
+    Section(
+        "providers.NAME.launch.slurm",
+        "Words for `sbatch`, beside those that follow from the offer.",
+        launching.SlurmSite,
+        {"partition": "partition", "account": "account", "args": "further words, as they are, the last ones"},
+    ),
+    Section(
+        "providers.NAME.launch.kubernetes",
+        "",
+        launching.KubernetesSite,
+        {
+            "image": "an image with dray in it",
+            "namespace": "where Jobs are made",
+            "context": "of the kubeconfig of the hub's account; by default the current one, or the pod's own account",
+            "service_account": "of its pods",
+        },
+    ),
+    Section(
+        "providers.NAME.launch.ssh",
+        "",
+        launching.SshSite,
+        {"hosts": "names of machines", "args": "words for `ssh`, such as `-i` and a key"},
     ),
     Section(
         "templates.NAME",

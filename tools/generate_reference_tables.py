@@ -88,6 +88,7 @@ SETTINGS: dict[str, dict[str, str]] = {
         "stale_s": "after so long away a worker is left out of lists",
         "estimate_every_s": "how often start times are estimated at most, while somebody looks; 0: never",
         "alarm_every_s": "how often the policy's alarms are looked at",
+        "launch_look_s": "how often launchers are looked at: whether to start workers, or to let idle ones go",
         "notify_retry_s": "pauses between tries to tell a receiver that does not answer, the last one again and again",
     },
     "worker": {

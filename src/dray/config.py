@@ -135,6 +135,7 @@ class HubConfig:
     estimate_every_s: float = 10.0
     stale_s: float = DAY_S
     alarm_every_s: float = 5.0
+    launch_look_s: float = 5.0
     notify_retry_s: tuple[float, ...] = (5.0, 30.0, 120.0, 600.0, 1800.0, 3600.0)
 
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)

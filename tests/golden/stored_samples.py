@@ -52,6 +52,10 @@ from dray.core.lifecycle.state.events import (
 )
 from dray.core.lifecycle.state.service_events import (
     HealthChanged,
+    LaunchAsked,
+    LaunchForgotten,
+    LaunchMoved,
+    LaunchSaid,
     PlacementChosen,
     ProviderJudged,
     ReplicaRested,
@@ -75,6 +79,8 @@ from dray.core.model import objectives
 from dray.core.model.records.ledger import (
     AlarmRecord,
     ChoiceRecord,
+    LauncherRecord,
+    LaunchRecord,
     Lesson,
     Meter,
     PolicyRecord,
@@ -180,6 +186,10 @@ FACTS: list[Fact] = [
     RolloutStepped("job"),
     ProviderJudged("cloud", "bad", "5 of 7 attempts that ended there lately failed by its fault"),
     PlacementChosen("foresight", 2, "83% of the cards are held"),
+    LaunchAsked("site-2-7", "site", "for job", "job", "ann"),
+    LaunchMoved("site-2-7", "ending", "no such partition", "4711", "ann", True),
+    LaunchSaid("site-2-7", "pending (Resources)", "4711"),
+    LaunchForgotten("site-2-7"),
     WorkerSilent("worker-1"),
     WorkerReturned("worker-1"),
     AttemptsLost("worker-1", ("2-5", "2-6"), "silent for 120 s"),
@@ -547,6 +557,10 @@ RECORDS: dict[str, Any] = {
         7, 1.5, 2.5, 3.5, 4.5, 5.5, (0.5, 1.0), 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, "bad", "why", 9, "6 w1"
     ),
     "placement": ChoiceRecord("foresight", 2, "83% of the cards are held", 7, 1, 3, "greedy"),
+    "launch": LaunchRecord(
+        "site", "ending", 1, 2, "4711", "job", "for job", "ann", 3, 4, 5, 6, True, "pending (Resources)"
+    ),
+    "launcher": LauncherRecord(8, 3, 4, "no such partition", 1.5, 5),
     "lesson": Lesson(16_000_000_000, "job", 1),
     "policy": PolicyRecord(b"\x80", "policy.yaml", "ann", "sha256:00", 1),
     "template": TemplateRecord((TemplateVersion(2, "sha256:00", b"\x80", "ann", 1),), 3, "ben"),

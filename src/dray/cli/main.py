@@ -38,6 +38,10 @@ COMMANDS = {
     "down": (f"{_DAEMONS}:down", "Stop the hub and the agent of this home."),
     "hub": (f"{_DAEMONS}:hub", "Run a hub alone."),
     "worker": (f"{_CLUSTER}:worker", "Start, list, show, drain and resume workers."),
+    "launch": (
+        "dray.cli.machines.launches:launch",
+        "Start workers through Slurm, Kubernetes, ssh or a command.",
+    ),
     "submit": ("dray.cli.jobs.submit:submit", "Submit a command or a job file and return at once."),
     "run": (f"{_FOLLOW}:run", "Submit a command, show its output, exit with its exit code."),
     "serve": (f"{_SERVICES}:serve", "Start a service: a command that goes on until it is stopped."),

@@ -65,6 +65,8 @@ from dray.hub.gateways.links import Links
 from dray.hub.http.api import FileReport, HttpApi, HttpLimits, SocketRoute
 from dray.hub.http.front import Front
 from dray.hub.http.server import Bound, HttpServer
+from dray.hub.launchers.answers import make_launches
+from dray.hub.launchers.desk import LaunchDesk
 from dray.hub.notifications.alarms import Alarms
 from dray.hub.notifications.notifier import Notifier
 from dray.hub.operations.batches import Batches
@@ -124,6 +126,7 @@ class Hub(NamedTuple):
     server: HttpServer
     url: str
     ground: Ground
+    launch_desk: LaunchDesk
     mirror: Mirror | None = None
     gateways: Gateways | None = None
     grpc: GrpcApi | None = None
@@ -190,17 +193,9 @@ def wire_hub(
     sessions = Sessions(the_engine, store, rows, outputs, questions, _limits(config), tokens, owners, behind)
     blobs = _make_blobs(config, store, writer, clock, metrics, files)
     args, call_feed = ArgsMemory(store), CallFeed(state, store, metrics.count_calls)
-    runner = Runner(
-        rows,
-        sessions,
-        feed,
-        lambda note: answers.notice(note),  # noqa: PLW0108 - `answers` is made further down
-        config.heartbeat_s,
-        LaneFeed(state, args, tasks.make),
-        _publish_to(call_feed, blobs),
-        partial(_report_effect, setbacks.reports),
-        tasks.make_use,
-    )
+    lanes, publish = LaneFeed(state, args, tasks.make), _publish_to(call_feed, blobs)
+    rest = (config.heartbeat_s, lanes, publish, partial(_report_effect, setbacks.reports), tasks.make_use)
+    runner = Runner(rows, sessions, feed, lambda note: answers.notice(note), *rest)  # noqa: PLW0108 - made below
     engine = Engine(rows, writer, clock, runner, metrics, projector, seq, setbacks)
     words = _make_words(secret, store, engine, behind)
     given = (engine, store, rows, feed, outputs, metrics, _watch_space(config, store, files))
@@ -213,13 +208,15 @@ def wire_hub(
     values = Values(blobs, calls, access, Batches(answers, engine, rows), snapshots)
     asked = (values, notifier, ServiceAnswers(answers, engine, passes, domain))
     views, roles = make_views(writer, engine, clock, answers, config), HubRoles(ground.role, store, engine)
+    launch_desk, launches = make_launches(engine, tokens, owners)
     workloads, leases = WorkloadAnswers(answers, engine, feed), Leases(the_engine, sessions, tokens)
-    desk = Desk(answers, tokens, owners, *asked, roles, views, SignIn(tokens), workloads, leases)
+    desk = Desk(answers, tokens, owners, *asked, roles, views, SignIn(tokens), workloads, leases, launches)
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
     gateways = standing.gateways = _make_gateways(store, the_engine, sessions, tokens, owners, ground)
-    answers.listeners += [call_feed.hear, args.hear, tokens.hear, passages.reacher.hear, workloads.hear]
+    hearers = (call_feed, args, tokens, passages.reacher, workloads, launch_desk)
+    answers.listeners += [each.hear for each in hearers]
     answers.shared_accounts = tokens.tell_shared
     routes = _make_routes(sessions, channels, passages, gateways)
     api = _make_api(config, desk, routes, metrics, report, budgets)
@@ -228,8 +225,8 @@ def wire_hub(
     owners.tell_join = _join_words(ground.role.url, tls_files(config), store.remote)
     sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
     grpc = _make_grpc_api(ground, api, desk, sessions)
-    rest = (views, api, server, server.url, ground, mirror, gateways, grpc)
-    return Hub(config, store, writer, engine, answers, *sides, *rest)
+    more = (views, api, server, server.url, ground, launch_desk, mirror, gateways, grpc)
+    return Hub(config, store, writer, engine, answers, *sides, *more)
 
 
 def _watch_space(config: HubConfig, store: Store, files: Files) -> SpaceWatch:

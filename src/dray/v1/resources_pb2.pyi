@@ -1191,6 +1191,7 @@ class Reason(_message.Message):
     CHANGE_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
     LEARNED_FIELD_NUMBER: _builtins.int
+    LAUNCHES_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     summary: _builtins.str
     ever: _builtins.bool
@@ -1218,6 +1219,10 @@ class Reason(_message.Message):
     def change(self) -> Global___Change: ...
     @_builtins.property
     def failures(self) -> _containers.RepeatedCompositeFieldContainer[Global___Failure]: ...
+    @_builtins.property
+    def launches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What each launcher does for it whose workers would hold it."""
+
     def __init__(
         self,
         *,
@@ -1237,10 +1242,11 @@ class Reason(_message.Message):
         change: Global___Change | None = ...,
         failures: _abc.Iterable[Global___Failure] | None = ...,
         learned: _builtins.str = ...,
+        launches: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "estimate", b"estimate", "place", b"place", "preemption", b"preemption", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "change", b"change", "classes", b"classes", "estimate", b"estimate", "ever", b"ever", "failures", b"failures", "fix", b"fix", "holders", b"holders", "learned", b"learned", "place", b"place", "preemption", b"preemption", "start", b"start", "state", b"state", "summary", b"summary", "workers", b"workers", "workers_total", b"workers_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "change", b"change", "classes", b"classes", "estimate", b"estimate", "ever", b"ever", "failures", b"failures", "fix", b"fix", "holders", b"holders", "launches", b"launches", "learned", b"learned", "place", b"place", "preemption", b"preemption", "start", b"start", "state", b"state", "summary", b"summary", "workers", b"workers", "workers_total", b"workers_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

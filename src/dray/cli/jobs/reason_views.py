@@ -40,6 +40,7 @@ def draw_why(job_id: str, answer: Document) -> str:
     lines += _list("In the way:", [_message(item) for item in [*barriers, *rules]])
     lines += _list("Workers:", _tell_classes(answer))
     lines += _list("Held by:", [_message(item) for item in answer.get("holders") or []])
+    lines += _list("Workers to come:", [clean(str(line)) for line in answer.get("launches") or []])
     ahead = [answer.get("place"), answer.get("preemption"), answer.get("start"), answer.get("estimate")]
     lines += _list("When:", [_message(item) for item in ahead if item])
     lines += _list(

@@ -24,6 +24,7 @@ from dray.core.lifecycle.happenings import (
 )
 from dray.core.lifecycle.holding import refusals
 from dray.core.lifecycle.providers import health as provider_health
+from dray.core.lifecycle.providers import launches
 from dray.core.lifecycle.services import updates
 from dray.core.lifecycle.state import events, pass_events, service_events, workload_events
 from dray.core.lifecycle.state.effects import Effect, Note
@@ -84,6 +85,12 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     workload_events.WorkloadDropped: verbs.dropped,
     workload_events.WorkloadSpent: verbs.spent,
     workload_events.WorkloadRetried: verbs.retried,
+    service_events.LaunchAsked: launches.asked,
+    service_events.LaunchMoved: launches.moved,
+    service_events.LaunchSaid: launches.said,
+    service_events.LaunchForgotten: launches.forgotten,
+    service_events.LaunchersDue: launches.due,
+    service_events.LaunchersSeen: launches.seen,
     events.AttemptSaved: saves.saved,
     events.HoldChanged: edits.hold_changed,
     events.DeadlineLost: deadlines.lost,

@@ -98,7 +98,9 @@ class Tokens:
         self._submitters = [entry for entry in self._entries.values() if _may_run(entry.row)]
         self._leases = Leases(self.fault_of, self._left_s)
         self._made_for = {
-            entry.row.worker: entry.row.id for entry in self._entries.values() if entry.row.worker
+            entry.row.worker: entry.row.id
+            for entry in sorted(self._entries.values(), key=lambda entry: not entry.row.revoked)
+            if entry.row.worker
         }
 
     def authenticate(self, header: str | None) -> Caller:

@@ -27,6 +27,7 @@ from dray.core.scheduling.explain.explain import explain, look_ahead
 from dray.core.scheduling.explain.fixes import seek_change
 from dray.core.scheduling.explain.reason import Reason
 from dray.core.scheduling.explain.trial import Guest
+from dray.core.scheduling.launches.coming import tell, who_comes
 from dray.hub.documents.reasons import (
     Sees,
     blocker_document,
@@ -67,6 +68,7 @@ def _why_document(state: State, job: Job, reason: Reason, sees: Sees, now_ms: in
     return document | {
         "learned": tell_outgrown(job.outgrown_bytes, job.outgrown_by, job.id),
         "waits": waits_document(state.waits.read(job, now_ms)),
+        "launches": [tell(one) for one in who_comes(state, job)] if job.waiting else [],
     }
 
 

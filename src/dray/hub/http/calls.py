@@ -48,6 +48,7 @@ from dray.hub.store.uses import BY
 from dray.wire.messages import client as wire
 from dray.wire.messages.packed import Packed
 from dray.wire.schemas import jobs as shapes
+from dray.wire.schemas import launches as launch_shapes
 from dray.wire.schemas import services as service_shapes
 from dray.wire.schemas import templates as template_shapes
 
@@ -386,6 +387,10 @@ _EXISTS = Param(
 _VERSION = Param("version", "which one; the newest by default", kind="whole", default=None, low=0, high=10**9)
 # Not in the path: it is what workers say of themselves, with any sign in it.
 _PROVIDER = Param("name", "the value of the label `provider`", default="")
+_LAUNCHES = (
+    Param("launcher", "only of this one", default=""),
+    Param("all", "also those that are over", kind="flag", default=False),
+)
 _ONCE = ("Idempotency-Key",)
 
 
@@ -462,6 +467,11 @@ ROUTES: tuple[Route, ...] = (
     _api("POST", "/providers/rank", "rank_providers", body=JobSpec,
          read=lambda request: asks.PlanJob(_one_job(request))),
     _api("GET", "/provider", "show_provider", params=(_PROVIDER,)),
+    _api("GET", "/launches", "list_launches", params=_LAUNCHES),
+    _api("POST", "/launches", "start_launch", body=launch_shapes.LaunchRequest, write=_write_made, statuses=(201,),
+         read=lambda request: read_struct(launch_shapes.LaunchRequest, request.body)),
+    _api("GET", "/launches/{id}", "show_launch"),
+    _api("POST", "/launches/{id}/stop", "stop_launch"),
     _api("GET", "/templates", "list_templates"),
     _api("POST", "/templates", "add_template", body=template_shapes.TemplateRequest, read=_read_template),
     _api("GET", "/templates/{name}", "show_template", params=(_VERSION,)),

@@ -215,6 +215,13 @@ class NamedSo(msgspec.Struct):
     name: str
 
 
+class ListLaunches(msgspec.Struct):
+    """Launches, of one launcher only; `all`: also those that are over."""
+
+    launcher: str = ""
+    all: bool = False
+
+
 class ShowTemplate(msgspec.Struct):
     """A template in one of its versions, the newest by default."""
 

@@ -110,6 +110,15 @@ class Hubs(Protocol):
     async def resign(self, caller: Caller) -> Document: ...
 
 
+class Launches(Protocol):
+    """What is answered about workers that launchers start."""
+
+    async def list(self, caller: Caller, launcher: str, everything: bool) -> Document: ...
+    async def show(self, caller: Caller, launch_id: str) -> Document: ...
+    async def start(self, caller: Caller, launcher: str, count: int) -> Document: ...
+    async def stop(self, caller: Caller, launch_id: str) -> Document: ...
+
+
 class Desk(NamedTuple):
     """What handlers work with. A front that serves no values has none."""
 
@@ -124,6 +133,7 @@ class Desk(NamedTuple):
     sign_in: SignIn | None = None
     workloads: Workloads | None = None
     leases: Leases | None = None
+    launches: Launches | None = None
 
 
 class Session(Protocol):

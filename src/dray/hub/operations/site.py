@@ -15,10 +15,11 @@ from dray.hub.documents.public_feed import RESET, FeedEvent
 from dray.hub.documents.receipts import ReceiptFilter
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
-from dray.hub.operations.operation import ADMIN, READ, Desk, Operation
+from dray.hub.operations.operation import ADMIN, READ, Desk, Launches, Operation
 from dray.hub.views.past.events import is_wanted
 from dray.wire.messages.client import IdleGpus, Usage
 from dray.wire.schemas import jobs as shapes
+from dray.wire.schemas import launches as launch_shapes
 from dray.wire.schemas import providers as provider_shapes
 from dray.wire.schemas import site as site_shapes
 from dray.wire.schemas import templates as template_shapes
@@ -77,6 +78,28 @@ async def show_role(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:
 async def resign_hub(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:
     assert desk.hubs is not None  # as above
     return await desk.hubs.resign(caller)
+
+
+def _launches(desk: Desk) -> Launches:
+    assert desk.launches is not None  # as above
+    return desk.launches
+
+
+LAUNCHES = (
+    Operation("list_launches", "List launchers and the workers that they start", READ, asks.ListLaunches,
+              launch_shapes.LaunchList,
+              lambda desk, caller, ask: _launches(desk).list(caller, ask.launcher, ask.all),
+              weight=2, errors=(NotFound,)),
+    Operation("show_launch", "Show a launch", READ, asks.Named, launch_shapes.LaunchDocument,
+              lambda desk, caller, ask: _launches(desk).show(caller, ask.id)),
+    Operation("start_launch", "Ask a launcher for workers", ADMIN, launch_shapes.LaunchRequest,
+              launch_shapes.Launched,
+              lambda desk, caller, ask: _launches(desk).start(caller, ask.launcher, ask.count),
+              repeat="anew", errors=(Conflict, NotFound)),
+    Operation("stop_launch", "Let a launch go, by a drain where its worker is there", ADMIN, asks.Named,
+              launch_shapes.LaunchDocument, lambda desk, caller, ask: _launches(desk).stop(caller, ask.id),
+              repeat="same"),
+)  # fmt: skip
 
 
 SITE = (

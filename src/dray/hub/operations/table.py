@@ -7,13 +7,25 @@ from dray.hub.operations.jobs import JOBS
 from dray.hub.operations.operation import Operation
 from dray.hub.operations.services import SERVICES
 from dray.hub.operations.sessions import LEASES, SESSIONS
-from dray.hub.operations.site import SITE, TEMPLATES
+from dray.hub.operations.site import LAUNCHES, SITE, TEMPLATES
 from dray.hub.operations.values import VALUES
 from dray.hub.operations.views import VIEWS
 from dray.hub.operations.workloads import WORKLOADS
 
 OPERATIONS: dict[str, Operation] = {
     row.name: row
-    for rows in (JOBS, SERVICES, WORKLOADS, SESSIONS, LEASES, VALUES, SITE, VIEWS, TEMPLATES, ACCESS)
+    for rows in (
+        JOBS,
+        SERVICES,
+        WORKLOADS,
+        SESSIONS,
+        LEASES,
+        VALUES,
+        SITE,
+        LAUNCHES,
+        VIEWS,
+        TEMPLATES,
+        ACCESS,
+    )
     for row in rows
 }

@@ -98,6 +98,8 @@ class Owners:
         """
         state = self._state()
         holder = self.holder(state, worker_id)
+        if by.scopes == ("join",) and (own := self._tokens.worker_of(by.token_id)):
+            return await self._exchange(by, own, worker_id, holder)
         if holder and not (by.may("admin") and (on_purpose or not _is_here(state, worker_id))):
             record, text = self._note(state, by, worker_id, "asked for its token", self._tokens.clock_ms())
             if record is not None:
@@ -110,6 +112,17 @@ class Owners:
         if holder and self._tokens.is_single(holder):
             await self._tokens.revoke(by, holder)
         return await self._tokens.create(by, user or by.user, ("worker",), expires_s, worker_id)
+
+    async def _exchange(self, by: Caller, own: str, worker_id: str, holder: str) -> dict[str, Any]:
+        """Exchange a join token that was made for one worker: for that one, and once."""
+        if own != worker_id:
+            raise Conflict(
+                f"this token lets worker {own} join and no other: start the agent with --name {own}"
+            )
+        if holder != by.token_id:
+            raise Conflict(f"worker {worker_id} has joined already: a token lets it join once")
+        await self._tokens.revoke(by, holder)
+        return await self._tokens.create(by, by.user, ("worker",), None, worker_id)
 
     def refuse(
         self, state: State, caller: Caller, worker_id: str, fault: str, session: int, clock: Clock

@@ -210,6 +210,10 @@ class Why(msgspec.Struct):
     failures: list[FailureDocument] = []
     learned: Annotated[str, Meta(description="why it asks for larger cards than its submit did")] = ""
     waits: WaitsDocument | None = None
+    launches: Annotated[
+        list[str],
+        Meta(description="what each launcher does for it whose workers would hold it, one line each"),
+    ] = []
 
 
 class PlacementDocument(msgspec.Struct):

@@ -6,6 +6,7 @@ Costs in proportion to what waits and runs, once per change. Nothing that runs i
 from __future__ import annotations
 
 from dray.core.lifecycle.holding.attempts import account
+from dray.core.lifecycle.providers import launches
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, GateDue, LookDue, PolicyChanged, ProtectDue
 from dray.core.lifecycle.state.lines import Backlog
@@ -27,6 +28,7 @@ def policy_changed(state: State, event: PolicyChanged, clock: Clock) -> list[Eff
         state.enter(*CHOICE, None)
     state.leaning = Leaning()
     regroup(state)
+    launches.arm(state)
     return [Note("policy_changed", data={"origin": event.origin, "user": event.user})]
 
 

@@ -21,6 +21,7 @@ from dray.core.lifecycle.happenings.reconcile import (
 )
 from dray.core.lifecycle.holding import attempts, lanes, refusals, rollouts
 from dray.core.lifecycle.holding.attempts import ACCEPT, RETURN, SILENCE, adoptable
+from dray.core.lifecycle.providers import launches
 from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.state.effects import (
     Ack,
@@ -101,6 +102,7 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
             prewarms.gone(state, event.worker)
         for name in KEPT_FIELDS:
             setattr(worker, name, getattr(before, name))
+    joined = launches.registered(state, worker, clock)
     state.workers[event.worker] = worker
     state.own(worker)
     presence.session, presence.credit, presence.suspect = event.session, 0, False
@@ -112,7 +114,7 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
     providers.follow(state, event.worker)
     state.touch_worker(event.worker)
     note = Note("worker_registered", worker=event.worker, data={"backend": event.capability.gpu_backend})
-    return [note, *_reconcile(state, event, worker, same_journal, clock)]
+    return [note, *joined, *_reconcile(state, event, worker, same_journal, clock)]
 
 
 def session_opened(state: State, event: SessionOpened, clock: Clock) -> list[Effect]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.state.pass_events import PassSignal
-from dray.core.lifecycle.state.service_events import ServiceFact
+from dray.core.lifecycle.state.service_events import LaunchFact, LaunchSignal, ServiceFact
 from dray.core.lifecycle.state.workload_events import WorkloadFact
 from dray.core.lifecycle.waiting.facts import WaitsCharged
 from dray.core.model.capability import Capability, Device, Slots
@@ -422,6 +422,7 @@ Fact = (
     | DeadlineLost
     | ServiceFact
     | WorkloadFact
+    | LaunchFact
 )
 
 
@@ -574,6 +575,7 @@ Signal = (
     | LingerDue
     | PauseOver
     | PassSignal
+    | LaunchSignal
 )
 Event = Fact | Signal
 

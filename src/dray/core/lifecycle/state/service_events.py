@@ -1,6 +1,10 @@
-"""What can happen to services and their replicas, and to providers: facts, stored by the rules of those in `events`."""
+"""What can happen to services and their replicas, to providers and to workers that launchers start: facts, stored by
+the rules of those in `events`, and what a turn remembers of launchers.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import msgspec
 
@@ -97,3 +101,52 @@ ServiceFact = (
     | ProviderJudged
     | PlacementChosen
 )
+
+
+class LaunchAsked(msgspec.Struct, frozen=True, array_like=True, tag=90):
+    """One more worker is wanted of a launcher: for whose job, or by whom, and why."""
+
+    id: str
+    launcher: str
+    why: str
+    job_id: str = ""
+    user: str = ""
+
+
+class LaunchMoved(msgspec.Struct, frozen=True, array_like=True, tag=91):
+    """A launch has come further: `to` is what it is now. `handle`: what the site calls it, where that was told."""
+
+    id: str
+    to: str
+    why: str = ""
+    handle: str = ""
+    user: str = ""
+    failed: bool = False
+
+
+class LaunchSaid(msgspec.Struct, frozen=True, array_like=True, tag=92):
+    """The site says something new about a launch, such as that it waits for its turn."""
+
+    id: str
+    said: str
+    handle: str = ""
+
+
+class LaunchForgotten(msgspec.Struct, frozen=True, array_like=True, tag=93):
+    """A launch that is over, and of no day that counts, leaves the ledger."""
+
+    id: str
+
+
+class LaunchersDue(NamedTuple):
+    """It is time to look whether workers are to be started or ended."""
+
+
+class LaunchersSeen(NamedTuple):
+    """Launchers were looked at: since when which of their workers have idled."""
+
+    idle: tuple[tuple[str, int], ...] = ()
+
+
+LaunchFact = LaunchAsked | LaunchMoved | LaunchSaid | LaunchForgotten
+LaunchSignal = LaunchersDue | LaunchersSeen

@@ -53,3 +53,4 @@ class Rules:
     provider_faults: int = 3
     provider_half_ms: int = 3_600_000
     provider_look_ms: int = 300_000
+    launch_look_ms: int = 5_000

@@ -22,6 +22,7 @@ from dray.core.model.policies import notifications as telling
 from dray.core.model.policies import policy as rules
 from dray.core.model.policies.alarms import KINDS as ALARM_KINDS
 from dray.core.model.policies.alarms import AlarmRule
+from dray.core.model.policies.launching import Kit, find_faults, launch_reader
 from dray.core.model.policies.policy import (
     DEFAULT_QUEUE,
     EACH,
@@ -74,6 +75,8 @@ def check_policy(raw: Mapping[str, Any] | None) -> Policy:
                 )
         if not any(problem.where.startswith("notifications") for problem in faults.problems):
             _check_notifications(policy.notifications, faults)
+        if not any(problem.where.startswith("providers") for problem in faults.problems):
+            _check_launchers(policy, faults)
     if faults.problems:
         first = f"{faults.problems[0].where}: {faults.problems[0].what}"
         more = f" (and {len(faults.problems) - 1} more)" if len(faults.problems) > 1 else ""
@@ -405,6 +408,7 @@ _PROVIDER = _group(
         "price_per_gpu_hour": _named(_gpu_type, _PRICE, filled=True),
         "egress_per_gb": _PRICE,
         "spot": _flag,
+        "launch": launch_reader(Kit(_group, _listed, _named, _number, _span, _size, _text, _label_name)),
     },
     "a provider",
 )
@@ -521,6 +525,14 @@ def _check_together(policy: Policy, faults: _Faults) -> None:
             known = list(dict.fromkeys([*policy.queues, DEFAULT_QUEUE]))
             near = faults.near(value, known)
             faults.add(f"{item.where}.queue", f"{value!r} is not among the queues ({', '.join(known)}){near}")
+
+
+def _check_launchers(policy: Policy, faults: _Faults) -> None:
+    for name, provider in policy.providers.items():
+        if provider.launch is not None:
+            is_priced = bool(provider.price_per_hour or provider.price_per_gpu_hour)
+            for key, what in find_faults(name, provider.launch, is_priced):
+                faults.add(f"{_below('providers', name)}.launch.{key}".rstrip("."), what)
 
 
 def _check_notifications(told: telling.Notifications, faults: _Faults) -> None:

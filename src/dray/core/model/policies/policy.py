@@ -10,6 +10,7 @@ import msgspec
 
 from dray.core.model.objectives import Objective
 from dray.core.model.policies.alarms import AlarmRule
+from dray.core.model.policies.launching import Launch
 from dray.core.model.policies.notifications import Notifications
 
 ORDERS = ("fifo", "priority", "sjf", "edf", "srsf", "fair_share")
@@ -207,13 +208,15 @@ class IdlePolicy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 class Provider(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Where a worker comes from (its label `provider`), and what it costs there: an hour of a card by its type, or of a
-    whole worker, and a GB that leaves it. `spot`: its machines may be taken away at any time.
+    whole worker, and a GB that leaves it. `spot`: its machines may be taken away at any time. `launch`: how more of
+    them are started, and when.
     """
 
     price_per_hour: float = 0
     price_per_gpu_hour: dict[str, float] = {}
     egress_per_gb: float = 0
     spot: bool = False
+    launch: Launch | None = None
 
 
 class TemplateRule(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

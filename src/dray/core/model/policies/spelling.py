@@ -14,6 +14,7 @@ from dray.core.model.objectives import Objective
 from dray.core.model.policies import notifications
 from dray.core.model.policies import policy as rules
 from dray.core.model.policies.alarms import AlarmRule
+from dray.core.model.policies.launching import KubernetesSite, Launch, Offered, SlurmSite
 from dray.core.model.policies.policy import Policy
 
 
@@ -78,9 +79,14 @@ def _is_absent(item: msgspec.Struct, name: str, value: Any) -> bool:
         return value == "" or (name == "below" and value < 0)
     if isinstance(item, notifications.Receiver):
         return not value
+    if isinstance(item, rules.Provider):
+        return value is None
+    if isinstance(item, Launch | Offered | SlurmSite | KubernetesSite):
+        return value in ("", None, (), {}) or (value == 0 and name in _UNSAID)
     return isinstance(item, rules.Pace | notifications.NotifyRule) and value == ""
 
 
+_UNSAID = ("memory", "vram", "slots", "life_s", "budget_per_day")
 _BOUNDS = ("gpus", "cpus", "memory", "tasks", "jobs")
 # What an entry of the site's own would hold if it said nothing more than its name.
 _ENTRIES: dict[str, Any] = {

@@ -1,5 +1,6 @@
 """Durable records beside jobs, workers and their attempts: the policy in force, usage, receipts of preemptions,
-what running out of GPU memory has taught, templates, revisions of services, how it goes at providers, workloads.
+what running out of GPU memory has taught, templates, revisions of services, how it goes at providers, workloads,
+launches.
 
 Few and small: each is one row of one table, found by (kind, key). Stored as arrays: fields are only ever appended, each
 with a default.
@@ -188,6 +189,43 @@ class ChoiceRecord(msgspec.Struct, frozen=True, array_like=True):
     before: str = ""
 
 
+class LaunchRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One worker that was asked for: `asked`, `starting` (its command may have run), `joined`, `draining`, `ending` (it
+    is to be ended), then `ended` or `failed`. Its id is the name of the worker.
+
+    `since_ms` (hub time): when it became what it is. `handle`: what the site calls it. `rate`: what it costs an hour,
+    in millionths. `failed`: whether it ends as a failure. `said`: the site's own last word.
+    """
+
+    launcher: str
+    state: str = "asked"
+    asked_at_ms: int = 0
+    since_ms: int = 0
+    handle: str = ""
+    job_id: str = ""
+    why: str = ""
+    user: str = ""
+    rate: int = 0
+    started_at_ms: int = 0
+    joined_at_ms: int = 0
+    ended_at_ms: int = 0
+    failed: bool = False
+    said: str = ""
+
+
+class LauncherRecord(msgspec.Struct, frozen=True, array_like=True):
+    """How it goes with one launcher: the number of its next launch, how often in a row it failed, until when (hub time)
+    it is left alone for that, and what is left of what it may ask for, as of `since_ms`.
+    """
+
+    next: int = 1
+    failures: int = 0
+    again_ms: int = 0
+    why: str = ""
+    left: float = 0
+    since_ms: int = 0
+
+
 LedgerRecord = (
     PolicyRecord
     | Meter
@@ -199,6 +237,8 @@ LedgerRecord = (
     | ProviderRecord
     | WorkloadRecord
     | ChoiceRecord
+    | LaunchRecord
+    | LauncherRecord
 )
 KINDS: dict[str, type[LedgerRecord]] = {
     "policy": PolicyRecord,
@@ -211,6 +251,8 @@ KINDS: dict[str, type[LedgerRecord]] = {
     "provider": ProviderRecord,
     "workload": WorkloadRecord,
     "placement": ChoiceRecord,
+    "launch": LaunchRecord,
+    "launcher": LauncherRecord,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _DECODERS = {kind: msgspec.msgpack.Decoder(record) for kind, record in KINDS.items()}

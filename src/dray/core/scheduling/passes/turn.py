@@ -1,5 +1,5 @@
 """One turn of the core after what has come in was folded: timers, lanes, the pass, lanes again, what queues behind,
-what was waited for.
+what was waited for, launchers.
 
 The hub, forecasts, replays and tests go this one way and differ in how they fold: each event is to be folded in before
 the next is asked for. A forecast and a replay, which feed lanes in their own way or not at all, take the pass alone.
@@ -19,6 +19,7 @@ from dray.core.lifecycle.tasks.uses import find_changes
 from dray.core.lifecycle.timers import Reasons, Unread, due
 from dray.core.scheduling.choosing.automatic import weigh_strategies
 from dray.core.scheduling.claims.reservations import find_stale
+from dray.core.scheduling.launches.decide import plan_launches
 from dray.core.scheduling.passes.foreseeing import foresee
 from dray.core.scheduling.passes.lane_feeding import feed, prepare
 from dray.core.scheduling.passes.planning import Plan, is_due, plan, settle_plan
@@ -109,4 +110,7 @@ def take_turn(
             fold(step)
         for charge in due_charges(state, clock):
             fold(charge)
+        if state.launch_due:
+            for wanted in plan_launches(state):
+                fold(wanted)
     return passed is not None and passed.again

@@ -1,0 +1,1 @@
+"""Launchers: what starts and ends workers through what a site already has."""
