@@ -18,7 +18,7 @@ from dray.core.scheduling.capacity.matching import Room, fits
 # What agents of this version say that they can do; a worker that a launcher starts runs one.
 FEATURES = (
     "list", "resend", "job_started", "job_log", "shared_gpu", "lease", "gang", "job_progress",
-    "calls", "yield", "behind", "ports", "tunnel", "keep",
+    "calls", "yield", "behind", "ports", "tunnel", "keep", "prewarm",
 )  # fmt: skip
 MANY = 1 << 20
 # So many tasks at once a worker runs that does not say how many: as agents decide, by its cores.
