@@ -105,6 +105,8 @@ SETTINGS: dict[str, dict[str, str]] = {
         "resources": "named resources it offers, as `{name = 4}` or `name=4,other=1`",
         "backend": "offer this backend only",
         "allow_software_vulkan": "offer Vulkan devices that are no cards",
+        "ends_at": "when this machine is taken away: a span from its start, or a moment; by default the end of Slurm's "
+        "allocation",
         "fake": "pretend to be another machine, such as `gpus=4,type=A100,vram=80G,cpus=64,memory=512G`",
         "count": "with `fake`: so many of them",
         "task_user": "run tasks as this user of the machine (needs root): `task_users` with `*`",

@@ -161,6 +161,7 @@ class AgentConfig:
     allow_software_vulkan: bool = False
     fake: str = ""
     count: int = 1
+    ends_at: str = ""
     task_user: str = ""
     task_users: dict[str, str] = field(default_factory=dict)
     address: str = ""

@@ -355,6 +355,7 @@ def registration(
     base: bool = False,
     resources: dict[str, int] | None = None,
     ports: int = -1,
+    ends_at_ms: int = 0,
 ) -> WorkerRegistered:
     """A worker's own words about itself; `base` leaves all features out."""
     capability = Capability(
@@ -377,6 +378,7 @@ def registration(
         base=base,
         resources=resources or {},
         ports=ports,
+        ends_at_ms=ends_at_ms,
     )
 
 

@@ -64,6 +64,7 @@ from dray.core.lifecycle.state.service_events import (
     ServiceUpdated,
     UpdateAbandoned,
     UseChanged,
+    WorkerEnding,
 )
 from dray.core.lifecycle.state.state import Counters
 from dray.core.lifecycle.state.workload_events import (
@@ -169,6 +170,7 @@ FACTS: list[Fact] = [
         resources={"licence": 2},
         owner="04cc18fd",
         ports=3,
+        ends_at_ms=1_700_000_000_000,
     ),
     WorkerChanged("worker-1", CAPABILITY_READ, (DEVICE_READ,)),
     AttemptAccepted("worker-1", "job", 3, "2-5", "10.0.0.7", (4000,)),
@@ -190,6 +192,7 @@ FACTS: list[Fact] = [
     LaunchMoved("site-2-7", "ending", "no such partition", "4711", "ann", True),
     LaunchSaid("site-2-7", "pending (Resources)", "4711"),
     LaunchForgotten("site-2-7"),
+    WorkerEnding("worker-1", 1_700_000_000_000, "ann", "spot notice"),
     WorkerSilent("worker-1"),
     WorkerReturned("worker-1"),
     AttemptsLost("worker-1", ("2-5", "2-6"), "silent for 120 s"),
@@ -489,6 +492,9 @@ WORKER = Worker(
     trial="1-13",
     gone_at_ms=7,
     ports=3,
+    ends_at_ms=1_700_000_000_000,
+    ends_said_ms=1_700_000_000_001,
+    ends_given_ms=1_700_000_000_002,
 )
 RECEIPT = Receipt(
     id="p1",

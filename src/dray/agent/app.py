@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -30,7 +32,7 @@ from dray.agent.usage.sampling import keep_sampling
 from dray.config import AgentConfig
 from dray.core.model.capability import Capability
 from dray.core.model.specs.ports import read_span
-from dray.core.model.units import GB, format_bytes
+from dray.core.model.units import GB, format_bytes, parse_moment, parse_seconds
 from dray.descriptors import raise_file_limit
 from dray.errors import DrayError, StoreError
 from dray.logfile import make_handler
@@ -42,6 +44,8 @@ from dray.wire.reach.dialling import check_url, read_fingerprint
 REDETECT_S = 60.0
 HOME_CHECK_S = 2.0
 GOODBYE = 1001
+# Set by Slurm in a job: when its allocation ends.
+SLURM_END = "SLURM_JOB_END_TIME"
 logger = logging.getLogger("dray.agent")
 
 
@@ -168,6 +172,7 @@ def make_machine(config: AgentConfig, found: Detected) -> Machine:
     )
     machine.capability, machine.devices = _offer(config, found), tuple(found.devices)
     machine.resources = dict(config.resources)
+    machine.ends_at_s = read_end(config.ends_at, os.environ.get(SLURM_END, ""))
     machine.leases.span = read_span(config.ports)
     machine.calls.pool.task_users = config.accounts
     return machine
@@ -189,6 +194,15 @@ async def _watch_home(config: AgentConfig, held: Hold) -> None:
     while not held.is_lost():  # noqa: ASYNC110 - a file system tells nobody
         await asyncio.sleep(HOME_CHECK_S)
     raise StoreError(f"the home {config.folder} was removed or replaced: this agent ends with it")
+
+
+def read_end(said: str, by_slurm: str) -> int:
+    """When this machine is taken away, in Unix seconds: as the configuration says, else as Slurm says; 0: unknown."""
+    if not said:
+        return int(by_slurm) if by_slurm.isdigit() else 0
+    if "T" in said.upper():
+        return parse_moment(said) // 1000
+    return round(time.time() + parse_seconds(said))
 
 
 def _offer(config: AgentConfig, found: Detected) -> Capability:

@@ -351,6 +351,7 @@ class Machine(TaskTalk):
             "resources": self.resources,
             "ports": len(self.leases.span),
             "accounts": self.accounts,
+            **({"ends_at": self.ends_at_s} if self.ends_at_s else {}),
         }
 
     def slots(self) -> Slots:
@@ -365,9 +366,7 @@ class Machine(TaskTalk):
         return Slots(self.batch_total, live.count("batch"), self.service_total, live.count("service"))
 
     def heartbeat(self, now_ms: int) -> Tell:
-        """A sign of life with the whole capability. Its ack proves that the hub heard it: leases run from its
-        sending.
-        """
+        """A sign of life with the whole capability. Its ack proves that the hub heard: leases run from its sending."""
         self._contact.beating(now_ms)
         active = [attempt.uid for attempt in self.running.values() if attempt.phase != "exited"]
         payload = {

@@ -89,6 +89,11 @@ def _print_worker(session: Session, document: dict[str, Any]) -> None:
     help="Give it work again by itself then: a span such as 2h, or a moment such as 2030-01-31T18:00:00Z.",
 )
 @click.option("--stop", is_flag=True, help="Have what runs there stopped and queued again.")
+@click.option(
+    "--ends",
+    metavar="TIME",
+    help="Their machines are taken away then (a spot notice): what runs there is stopped in time to save.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what that would do.")
 @pass_session
 def worker_drain(
@@ -97,10 +102,12 @@ def worker_drain(
     reason: str | None,
     until: str | None,
     stop: bool,
+    ends: str | None,
     dry_run: bool,
 ) -> None:
     """Give workers no new work; what runs there goes on, unless --stop. Slurm's drain, Kubernetes' cordon."""
     body = {"reason": reason or "", "until": until or ""} | ({"stop": True} if stop else {})
+    body |= {"ends": ends} if ends else {}
     _change_workers(session, names, "drain?dry_run=1" if dry_run else "drain", body)
 
 

@@ -160,6 +160,12 @@ def hub(context: click.Context, /, **flags: Any) -> int:
     "or a part of it (also backend=NAME). Tasks are real processes here and see no card; the worker's name begins "
     "with fake-.",
 )
+@click.option(
+    "--ends-at",
+    metavar="TIME",
+    help="When this machine is taken away: a span such as 4h, or a moment such as 2030-01-31T18:00:00Z.  "
+    "[default: the end of Slurm's allocation]",
+)
 @click.option("--count", type=click.IntRange(1), help="With --fake: so many machines of the kind.")
 @click.option(
     "--task-user",

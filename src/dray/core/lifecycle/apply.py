@@ -23,8 +23,8 @@ from dray.core.lifecycle.happenings import (
     yields,
 )
 from dray.core.lifecycle.holding import refusals
+from dray.core.lifecycle.providers import endings, launches
 from dray.core.lifecycle.providers import health as provider_health
-from dray.core.lifecycle.providers import launches
 from dray.core.lifecycle.services import updates
 from dray.core.lifecycle.state import events, pass_events, service_events, workload_events
 from dray.core.lifecycle.state.effects import Effect, Note
@@ -89,6 +89,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     service_events.LaunchMoved: launches.moved,
     service_events.LaunchSaid: launches.said,
     service_events.LaunchForgotten: launches.forgotten,
+    service_events.WorkerEnding: endings.ending,
     service_events.LaunchersDue: launches.due,
     service_events.LaunchersSeen: launches.seen,
     events.AttemptSaved: saves.saved,

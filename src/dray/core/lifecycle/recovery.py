@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dray.core.lifecycle.counts import counting
 from dray.core.lifecycle.happenings.workers import watch_drain
 from dray.core.lifecycle.holding import attempts, dependencies, groups, moves, receipts, rollouts, using
+from dray.core.lifecycle.providers import endings, launches
 from dray.core.lifecycle.providers import health as provider_health
-from dray.core.lifecycle.providers import launches
 from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.parties import Tally
@@ -160,6 +160,7 @@ def wake_up(
     provider_health.recall(state)
     state.launch_look_ms, state.launch_due = 0, False
     launches.recall(state)
+    endings.recall(state, clock)
     for job in state.jobs.values():
         state.waits.awake(job, clock.now_ms)
         jobs.arm_wait(state, job)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dray.core.lifecycle.counts import counting
 from dray.core.lifecycle.happenings.workers import watch_drain
 from dray.core.lifecycle.holding import attempts, quarantines, rollouts
-from dray.core.lifecycle.providers import health, launches
+from dray.core.lifecycle.providers import endings, health, launches
 from dray.core.lifecycle.services import steps
 from dray.core.lifecycle.state.events import (
     ArrayExtended,
@@ -377,6 +377,10 @@ def _deadline(state: State, job_id: str, clock: Clock, reasons: Reasons) -> list
     return list(deadlines.look(state, job_id, clock))
 
 
+def _ending(state: State, worker_id: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    return list(endings.look(state, worker_id, clock))
+
+
 def _launch(state: State, key: str, clock: Clock, reasons: Reasons) -> list[Event]:
     return list(launches.look(state, clock.now_ms))
 
@@ -420,6 +424,7 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "rollout": _rollout,
     "provider": _provider,
     "launch": _launch,
+    "ending": _ending,
     "purse": _purse,
     "deadline": _deadline,
     "foresee": _foresee,

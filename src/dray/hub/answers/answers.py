@@ -269,9 +269,16 @@ class Answers:
         return answer
 
     async def drain(
-        self, caller: Caller, worker_id: str, on: bool, reason: str = "", until: str = "", stop: bool = False
+        self,
+        caller: Caller,
+        worker_id: str,
+        on: bool,
+        reason: str = "",
+        until: str = "",
+        stop: bool = False,
+        ends: str = "",
     ) -> Document:
-        decide = machines.drain(caller, worker_id, on, worker_document, reason, until, stop)
+        decide = machines.drain(caller, worker_id, on, worker_document, reason, until, stop, ends)
         answer: Document = await self._engine.change(decide, 1, caller.user, (worker_id, on), "drain")
         return answer
 

@@ -124,7 +124,14 @@ class HubService(Protocol):
         self, caller: Caller, sort: str, match: str, offset: int, limit: int, heads: int
     ) -> Document: ...
     async def drain(
-        self, caller: Caller, worker_id: str, on: bool, reason: str = "", until: str = "", stop: bool = False
+        self,
+        caller: Caller,
+        worker_id: str,
+        on: bool,
+        reason: str = "",
+        until: str = "",
+        stop: bool = False,
+        ends: str = "",
     ) -> Document: ...
     async def label_worker(
         self, caller: Caller, worker_id: str, labels: Mapping[str, str | None]

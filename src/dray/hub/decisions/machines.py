@@ -19,6 +19,7 @@ from dray.core.lifecycle.state.events import (
     WorkerForgotten,
     WorkerLabelled,
 )
+from dray.core.lifecycle.state.service_events import WorkerEnding
 from dray.core.lifecycle.state.state import State
 from dray.core.model.labels import is_label_name
 from dray.core.model.records.records import Phase
@@ -43,9 +44,11 @@ def drain(
     reason: str = "",
     until: str = "",
     stop: bool = False,
+    ends: str = "",
 ) -> Decide:
     """Make the decision of one drain or resume. `until` is a moment, or how long from now; `stop`: what runs there is
-    queued again, but for what may start once only, and services, which move by themselves.
+    queued again, but for what may start once only, and services, which move by themselves. `ends`: when the machine is
+    taken away; what runs there is stopped in time for that.
     """
 
     def decide(state: State, clock: Clock) -> Decision:
@@ -58,6 +61,8 @@ def drain(
         record = _audit(caller, clock, "drain" if on else "resume", worker_id, reason)
         answer = lambda after: finish(after, worker_id)  # noqa: E731 - short, and used twice
         events: list[Event] = [] if same else [event]
+        if ends:
+            events.append(WorkerEnding(worker_id, _read_until(ends, clock), caller.user, reason))
         events += _queue_again(state, worker_id, caller.user) if stop else ()
         return Decision(events, answer, (record,)) if events else Decision(answer=answer)
 

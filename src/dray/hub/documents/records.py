@@ -414,6 +414,7 @@ def worker_document(state: State, worker_id: str) -> Document:
         "faults": worker.faults,
         "drained_by": worker.drained_by,
         "drain_reason": worker.drain_reason,
+        "ends_at": moment(worker.ends_at_ms),
         "drain_until": moment(worker.drain_until_ms),
         "labels": worker.all_labels,
         "given_labels": worker.given,

@@ -119,7 +119,7 @@ def _read_session(request: Request) -> asks.OpenSession:
 def _read_drain(request: Request) -> asks.DrainWorker:
     asked = read_struct(shapes.DrainRequest, request.body)
     dry_run = request.query["dry_run"]
-    return asks.DrainWorker(request.path["id"], asked.reason, asked.until, asked.stop, dry_run)
+    return asks.DrainWorker(request.path["id"], asked.reason, asked.until, asked.stop, dry_run, asked.ends)
 
 
 def _read_labels(request: Request) -> asks.LabelWorker:

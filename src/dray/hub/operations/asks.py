@@ -145,13 +145,16 @@ class ShowOverview(NamedTuple):
 
 
 class DrainWorker(NamedTuple):
-    """A worker that is to get no new work, why, and until when; `stop`: what runs there is queued again."""
+    """A worker that is to get no new work, why, and until when; `stop`: what runs there is queued again.
+    `ends`: when its machine is taken away.
+    """
 
     id: str
     reason: str = ""
     until: str = ""
     stop: bool = False
     dry_run: bool = False
+    ends: str = ""
 
 
 class LabelWorker(NamedTuple):

@@ -61,8 +61,8 @@ async def list_limits(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document
 async def drain_worker(desk: Desk, caller: Caller, ask: asks.DrainWorker) -> Document:
     if ask.dry_run:
         assert desk.views is not None  # every hub has them
-        return await desk.views.previews.drain(caller, *ask[:-1])
-    return await desk.service.drain(caller, ask.id, True, ask.reason, ask.until, ask.stop)
+        return await desk.views.previews.drain(caller, *ask[:-2])
+    return await desk.service.drain(caller, ask.id, True, ask.reason, ask.until, ask.stop, ask.ends)
 
 
 async def list_hubs(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:

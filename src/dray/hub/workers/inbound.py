@@ -191,6 +191,7 @@ def register(
         resources=body.resources or {},
         owner=owner,
         ports=-1 if body.ports is None else body.ports,
+        ends_at_ms=body.ends_at * 1000,
     )
 
 

@@ -165,7 +165,9 @@ class TaskAccount(msgspec.Struct):
 
 
 class Register(msgspec.Struct):
-    """First message of a session. `features` absent or empty marks a base-only peer."""
+    """First message of a session. `features` absent or empty marks a base-only peer. `ends_at`: when this machine is
+    taken away, in Unix seconds; 0: nobody knows.
+    """
 
     id: IdText
     capabilities: Offered
@@ -184,6 +186,7 @@ class Register(msgspec.Struct):
     resources: FewNamed[Annotated[int, Meta(ge=0, le=2**53)]] | None = None
     accounts: Some[TaskAccount] | None = None
     ports: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    ends_at: Annotated[int, Meta(ge=0, le=2**40)] = 0
 
 
 class Heartbeat(msgspec.Struct):

@@ -334,6 +334,9 @@ class WorkerDocument(msgspec.Struct):
     ] = 0
     drained_by: str = ""
     drain_reason: str = ""
+    ends_at: Annotated[Time | None, Meta(description="when its machine is taken away, if anybody knows")] = (
+        None
+    )
     drain_until: Annotated[Time | None, Meta(description="when it gets work again by itself")] = None
     labels: dict[str, str] = {}
     given_labels: Annotated[dict[str, str], Meta(description="those of `labels` that people gave it")] = {}
@@ -367,6 +370,10 @@ class DrainRequest(msgspec.Struct):
     stop: Annotated[bool, Meta(description="have what runs there queued again, but services and calls")] = (
         False
     )
+    ends: Annotated[
+        str,
+        Meta(max_length=64, description="when its machine is taken away: what runs there is stopped in time"),
+    ] = ""
 
 
 class LabelRequest(msgspec.Struct):

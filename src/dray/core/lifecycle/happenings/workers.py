@@ -21,7 +21,7 @@ from dray.core.lifecycle.happenings.reconcile import (
 )
 from dray.core.lifecycle.holding import attempts, lanes, refusals, rollouts
 from dray.core.lifecycle.holding.attempts import ACCEPT, RETURN, SILENCE, adoptable
-from dray.core.lifecycle.providers import launches
+from dray.core.lifecycle.providers import endings, launches
 from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.state.effects import (
     Ack,
@@ -71,7 +71,16 @@ MOST_UNKNOWN = 16
 # A wall clock may be set meanwhile: a moment that is far away is looked at again now and then.
 LONGEST_LOOK_MS = 60_000
 # What people said of a worker holds whatever it says itself when it registers again.
-KEPT_FIELDS = ("draining", "drained_by", "drain_reason", "drain_until_ms", "given", "faults", "trial")
+KEPT_FIELDS = (
+    "draining",
+    "drained_by",
+    "drain_reason",
+    "drain_until_ms",
+    "given",
+    "faults",
+    "trial",
+    "ends_given_ms",
+)
 
 
 def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effect]:
@@ -95,6 +104,7 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
         resources=event.resources,
         ports=event.ports,
         owner=event.owner,
+        ends_said_ms=event.ends_at_ms,
     )
     if before is not None:
         state.disown(before)
@@ -103,6 +113,7 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
         for name in KEPT_FIELDS:
             setattr(worker, name, getattr(before, name))
     joined = launches.registered(state, worker, clock)
+    worker.ends_at_ms = endings.soonest(worker.ends_said_ms, worker.ends_given_ms)
     state.workers[event.worker] = worker
     state.own(worker)
     presence.session, presence.credit, presence.suspect = event.session, 0, False
@@ -112,6 +123,7 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
     watch_silence(state, event.worker, clock)
     state.touched.workers[event.worker] = None
     providers.follow(state, event.worker)
+    endings.follow(state, worker, clock)
     state.touch_worker(event.worker)
     note = Note("worker_registered", worker=event.worker, data={"backend": event.capability.gpu_backend})
     return [note, *joined, *_reconcile(state, event, worker, same_journal, clock)]
@@ -555,6 +567,7 @@ def forgotten(state: State, event: WorkerForgotten, clock: Clock) -> list[Effect
         providers.follow(state, event.worker)
         state.presence.pop(event.worker, None)
         state.held.pop(event.worker, None)
+        state.ending.pop(event.worker, None)
         state.columns.forget(event.worker)
         state.experience.forget_worker(event.worker)
         prewarms.gone(state, event.worker)

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator
 
 from dray.core.lifecycle.counts import counting
 from dray.core.lifecycle.holding import rollouts
+from dray.core.lifecycle.providers import endings
 from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.providers.prices import MOST_MONEY, rate_of, spent_by
 from dray.core.lifecycle.state.columns import Offer, kind_of
+from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.parties import Party, QuotaGate, cost_of, decayed
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.ledger import Meter
@@ -153,6 +155,8 @@ def hold(state: State, attempt: Attempt, sign: int, start: bool = False) -> None
     if start and state.policy.providers:
         _price(state, attempt)
     _list(state, attempt, sign)
+    if state.ending and sign > 0 and attempt.worker in state.ending:
+        endings.began(state, attempt, Clock(state.now_ms, state.at_ms))
     if not attempt.behind:
         _book(state, attempt, sign, start)
     elif sign > 0:

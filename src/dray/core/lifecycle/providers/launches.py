@@ -249,6 +249,8 @@ def registered(state: State, worker: Worker, clock: Clock) -> list[Effect]:
     worker.given = {**labels, "provider": record.launcher, **worker.given, "launch": worker.id}
     if record.state not in COMING:
         return []
+    if launch is not None and launch.life_s:
+        worker.ends_given_ms = clock.at_ms + round(launch.life_s * 1000)
     changed = msgspec.structs.replace(
         record, state=JOINED, since_ms=clock.now_ms, joined_at_ms=clock.at_ms, said=""
     )

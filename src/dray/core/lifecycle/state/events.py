@@ -136,6 +136,7 @@ class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
     resources: dict[str, int] = {}
     owner: str = ""
     ports: int = -1
+    ends_at_ms: int = 0
 
 
 class WorkerChanged(msgspec.Struct, frozen=True, array_like=True, tag=4):

@@ -132,6 +132,15 @@ class LaunchSaid(msgspec.Struct, frozen=True, array_like=True, tag=92):
     handle: str = ""
 
 
+class WorkerEnding(msgspec.Struct, frozen=True, array_like=True, tag=94):
+    """A worker ends at a known time (wall time), by somebody's word; 0: not that anybody knew."""
+
+    worker: str
+    at_ms: int
+    user: str = ""
+    why: str = ""
+
+
 class LaunchForgotten(msgspec.Struct, frozen=True, array_like=True, tag=93):
     """A launch that is over, and of no day that counts, leaves the ledger."""
 
@@ -148,5 +157,5 @@ class LaunchersSeen(NamedTuple):
     idle: tuple[tuple[str, int], ...] = ()
 
 
-LaunchFact = LaunchAsked | LaunchMoved | LaunchSaid | LaunchForgotten
+LaunchFact = LaunchAsked | LaunchMoved | LaunchSaid | LaunchForgotten | WorkerEnding
 LaunchSignal = LaunchersDue | LaunchersSeen

@@ -12,10 +12,9 @@ them, taken_over: since when a place goes from one attempt to the next; use_note
 provider_of, provided: whose workers there are, and whether each is here; providers_here: how many are; provider_looks:
 when each is judged again; bad_providers; leaning: towards which placement strategy; eyed: lines in which somebody waits
 for whom a snapshot or an environment is to be brought; prewarms: which workers were told to get them ahead of time,
-prewarm_ends: how that went, foresee_ms: when to look again; launches: those of each launcher,
-oldest first, launch_idle: since when which of their workers idle, launch_look_ms, launch_due: when launchers are
-looked at).
-Memory holds live work: ended entities leave once their rows are written.
+prewarm_ends: how that went, foresee_ms: when to look again; ending: when workers end that say so; launches: those of
+each launcher, oldest first, launch_idle: since when which of their workers idle, launch_look_ms, launch_due: when
+launchers are looked at). Memory holds live work: ended entities leave once their rows are written.
 """
 
 from __future__ import annotations
@@ -118,6 +117,8 @@ class State:
     a replay needs none.
     """
 
+    launch_look_ms, launch_due = 0, False
+
     def __init__(self, rules: Rules | None = None) -> None:
         self.rules = rules or Rules()
         self.uid_key = b""
@@ -136,9 +137,9 @@ class State:
         self.providers_here: dict[str, int] = {}
         self.provider_looks: dict[str, int] = {}
         self.bad_providers: dict[str, None] = {}
+        self.ending: dict[str, int] = {}
         self.launches: dict[str, dict[str, None]] = {}
         self.launch_idle: dict[str, int] = {}
-        self.launch_look_ms, self.launch_due = 0, False
         self.owned: dict[str, str] = {}
         self.presence: dict[str, Presence] = {}
         self.progress: dict[str, Progress] = {}

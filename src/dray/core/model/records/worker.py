@@ -20,7 +20,8 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     `given` are labels that people gave it, before its own. `drain_until_ms` (wall time, 0: until it is resumed) and
     what stands beside it belong to `draining`. `gone_at_ms`: since when it is away. `faults`: how often in a row it was
     found faulty; drained meanwhile it is in quarantine, else on `trial`, by that attempt or by the next. `ports`: how
-    many its range has; below 0: it does not say, and nobody counts.
+    many its range has; below 0: it does not say, and nobody counts. `ends_at_ms` (wall time): when it ends, the sooner
+    of what it said itself and what others say of it; 0: nobody knows.
     """
 
     id: str
@@ -49,6 +50,9 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     faults: int = 0
     trial: str = ""
     ports: int = -1
+    ends_at_ms: int = 0
+    ends_said_ms: int = 0
+    ends_given_ms: int = 0
 
     @property
     def drain_word(self) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from dray.core.lifecycle.providers.endings import ends_ms
 from dray.core.lifecycle.state.columns import Numbers, name_column
 from dray.core.lifecycle.state.state import State
 from dray.core.model.specs.ports import LEASED, amount_of, amount_unsaid, is_port
 from dray.core.model.specs.resources import WHOLE, Ask, Rejection
+from dray.core.model.units import format_seconds
 from dray.core.scheduling.capacity.matching import CLASS_FILTERS, Room, rejections
 from dray.core.scheduling.capacity.memory import ClassKey, Mask
 from dray.core.scheduling.capacity.remaining import Rooms, Rows, class_key
@@ -138,6 +140,10 @@ class Scan:
 
     def rejection(self, row: int, kind: Kind) -> Rejection:
         """One worker's own words for a rule's "no"."""
+        if kind[0] == "ends":
+            state = self.survey.state
+            left_s = (ends_ms(state, self._columns.worker_of[row]) - state.now_ms) / 1000
+            return Rejection("ends", "time to run", format_seconds(max(0, round(left_s))))
         if kind[0] == "reserved":
             return Rejection("reserved", "room that nobody is promised", "kept for another task")
         for found in rejections(self.ask, self.survey.rooms.room(row, self.ask.pool)):
@@ -148,8 +154,9 @@ class Scan:
     def rejections(self, row: int) -> list[Rejection]:
         """All "no" of one worker."""
         found = list(rejections(self.ask, self.survey.rooms.room(row, self.ask.pool)))
-        if not found and (mask := self.refused.get(("reserved", False))) is not None and mask[row]:
-            found.append(self.rejection(row, ("reserved", False)))
+        for kind in (("reserved", False), ("ends", False)):
+            if not found and (mask := self.refused.get(kind)) is not None and mask[row]:
+                found.append(self.rejection(row, kind))
         return found
 
     # --- rules by columns ---------------------------------------------------------------------------------------------
@@ -238,6 +245,12 @@ class Scan:
         for row in rooms.guards:
             if self.fits[row] and rooms.fit(row, self.ask, self.owner) is None:
                 kept[row] = True
+        state = self.survey.state
+        if state.ending and kept.any():
+            ends = np.array([name in state.ending for name in self._columns.worker_of[: self._count]]) & kept
+            self._put(("ends", False), ends)
+            self.fits &= ~ends
+            kept &= ~ends
         if kept.any():
             self.refused["reserved", False] = kept
             self.fits &= ~kept

@@ -8,11 +8,13 @@ and never later than before while their worker stays, because nothing that would
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
+from dray.core.lifecycle.providers.endings import OPEN_BUCKET, OPEN_MS, ends_ms, lasts
 from dray.core.lifecycle.state.columns import pick_cards
 from dray.core.lifecycle.state.events import Preemption
 from dray.core.lifecycle.state.pass_events import LineWatch, RoomReleased
@@ -39,6 +41,7 @@ class Window:
 
     def __init__(self) -> None:
         self.until_ms = NEVER
+        self.needed_ms = 0
 
 
 class Spare:
@@ -178,10 +181,13 @@ class Keeper:
 
 
 class Keepers:
-    """All who stand before one worker: each must agree, and each is told."""
+    """All who stand before one worker: each must agree, and each is told. `lasts`: of a worker that ends at a known
+    time, whether the task that is being placed would be gone by then.
+    """
 
     def __init__(self) -> None:
         self._all: list[Keeper] = []
+        self.lasts: Callable[[], bool] | None = None
 
     def add(self, keeper: Keeper) -> None:
         for other in self._all:
@@ -191,6 +197,8 @@ class Keepers:
 
     def admits(self, ask: Ask, room: Room, devices: Devices, owner: str) -> bool:
         """Whether a task may take the room all the same."""
+        if self.lasts is not None and not self.lasts():
+            return False
         return all(keeper.admits(ask, devices, owner) for keeper in self._all)
 
     def crowd(self, used: dict[int, int], owner: str) -> dict[int, int]:
@@ -228,6 +236,10 @@ class Watch:
     def stand_guard(self, reserved: Iterable[Reservation]) -> None:
         """Keep what is reserved, and what preemptors were promised."""
         state = self._state
+        for worker_id in state.ending:
+            if (row := state.columns.row_of.get(worker_id)) is not None:
+                keepers = self.of_row[row] = self._rooms.guards[row] = Keepers()
+                keepers.lasts = partial(self._lasts, worker_id)
         for kept in reserved:
             if _is_waiting(state, kept) and all(_is_open(state, spot[1]) for spot in kept.spots):
                 self.reserve(kept)
@@ -235,6 +247,9 @@ class Watch:
             job = state.jobs.get(receipt.job_id)
             if job is not None:
                 self.preempt(job, receipt)
+
+    def _lasts(self, worker_id: str) -> bool:
+        return lasts(self._state, worker_id, self._window.needed_ms)
 
     def served(self, job_id: str) -> None:
         """A promise is kept once: a job that was given a place has nothing kept for it any longer."""
@@ -328,7 +343,7 @@ def row_start(state: State, rooms: Rooms, row: int, ask: Ask, variant: int) -> S
     spare = Spare(state, room, ask.pool, (), rooms.owed.get(row, ()))
     devices = spare.cards_for(ask)
     if devices is not None:
-        return Start(state.now_ms, row, variant, devices)
+        return _in_time(state, ask, Start(state.now_ms, row, variant, devices))
     held = [state.attempts[uid] for uid in state.held.get(room.worker, ())]
     for at_ms, _, attempt in sorted((end_ms(state, one), one.fence, one) for one in held):
         if at_ms >= NEVER:
@@ -336,8 +351,18 @@ def row_start(state: State, rooms: Rooms, row: int, ask: Ask, variant: int) -> S
         spare.give_back(attempt)
         devices = spare.cards_for(ask)
         if devices is not None:
-            return Start(max(at_ms, state.now_ms), row, variant, devices)
+            return _in_time(state, ask, Start(max(at_ms, state.now_ms), row, variant, devices))
     return None
+
+
+def _in_time(state: State, ask: Ask, start: Start) -> Start | None:
+    """A start on a worker that is there for long enough, whatever limit of this bucket a task has."""
+    worker_id = state.columns.worker_of[start.row]
+    if worker_id not in state.ending:
+        return start
+    is_open = ask.limit_bucket in (0, OPEN_BUCKET)
+    span_ms = OPEN_MS if is_open else 1000 << ask.limit_bucket
+    return start if start.at_ms + span_ms <= ends_ms(state, worker_id) else None
 
 
 def earliest(state: State, rooms: Rooms, asks: Sequence[Ask], rows: Sequence[int]) -> list[Start]:

@@ -138,6 +138,7 @@ _MESSAGES = {
     "slot": "no free {need}, there are {have}",
     "credit": "{have} for work yet",
     "reserved": "has room, but it is kept for a task that has waited longer",
+    "ends": "has room, but it ends in {have}, before a task of it would be done",
 }
 # The same of one worker alone.
 _OWN_MESSAGES = {
@@ -164,6 +165,7 @@ _SHORT = {
     "slot": "slots {have}",
     "credit": "{have} yet",
     "reserved": "kept for another task",
+    "ends": "end in {have}",
 }
 START_CARDS = "start a worker that has GPUs"
 _FIXES = {

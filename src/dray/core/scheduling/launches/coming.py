@@ -34,7 +34,7 @@ def who_comes(state: State, job: Job) -> list[Coming]:
     found: list[Coming] = []
     for name, provider in state.policy.providers.items():
         launch = provider.launch
-        if launch is None or not _holds(name, launch, asks):
+        if launch is None or not _holds(name, launch, job, asks):
             continue
         records = [
             record for _, record in launches.of_launcher(state, name) if record.state in launches.COMING
@@ -47,9 +47,9 @@ def who_comes(state: State, job: Job) -> list[Coming]:
     return found
 
 
-def _holds(name: str, launch: Launch, asks: Asks) -> bool:
+def _holds(name: str, launch: Launch, job: Job, asks: Asks) -> bool:
     worker = Imagined(name, launch)
-    return any(worker.fits(ask) for ask in asks)
+    return worker.lasts(job) and any(worker.fits(ask) for ask in asks)
 
 
 def _eta_s(state: State, name: str, records: list[LaunchRecord]) -> int:

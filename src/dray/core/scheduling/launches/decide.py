@@ -137,6 +137,7 @@ def _help(state: State, makers: list[Maker]) -> list[tuple[Maker, str, str]]:
     for want in sorted(wants(state, patience_ms), key=lambda one: (one.since_ms, one.job.seq)):
         able = [maker for maker in makers if state.now_ms - want.since_ms >= maker.launch.wait_s * 1000]
         able = [maker for maker in able if not _starts_sooner(state, want.job, maker.launch)]
+        able = [maker for maker in able if Imagined(maker.name, maker.launch).lasts(want.job)]
         for _ in range(want.units):
             if want.asks[0].nodes > 1:
                 rooms = rooms or Rooms(state)
@@ -204,7 +205,8 @@ def _help_task(
     want: Want, makers: list[Maker], coming: list[Imagined], left: dict[str, int]
 ) -> list[tuple[Maker, str, str]] | None:
     """Machines to be asked for one task: none where one is coming that holds it; None where nobody can help."""
-    if any(worker.take(ask) for worker in coming for ask in want.asks):
+    ready = [worker for worker in coming if worker.lasts(want.job)]
+    if any(worker.take(ask) for worker in ready for ask in want.asks):
         return []
     chosen = _choose(want, makers, left)
     if chosen is None:
@@ -250,7 +252,7 @@ def _help_gang(
     """Machines for one group of a gang: as many as are missing beside those with room, or none."""
     for ask in want.asks:
         here = int(rooms.mask(ask).sum())
-        ready = [worker for worker in coming if worker.fits(ask)]
+        ready = [worker for worker in coming if worker.lasts(want.job) and worker.fits(ask)]
         missing = ask.nodes - here - len(ready)
         if missing <= 0:
             for worker in ready[: ask.nodes - here]:

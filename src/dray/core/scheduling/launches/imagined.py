@@ -6,9 +6,11 @@ off, so that ten small tasks ask for one machine and not for ten. Knows nothing 
 
 from __future__ import annotations
 
+from dray.core.lifecycle.providers.endings import needs_ms
 from dray.core.lifecycle.state.columns import Offer, offer_of, pick_cards
 from dray.core.model.capability import Capability, Device
 from dray.core.model.policies.launching import Launch, Offered
+from dray.core.model.records.records import Job
 from dray.core.model.records.worker import Worker, card_table
 from dray.core.model.specs.ports import LEASED
 from dray.core.model.specs.resources import Ask
@@ -29,7 +31,7 @@ class Imagined:
     """One worker that is not there, and what is left of it."""
 
     def __init__(self, launcher: str, launch: Launch, features: tuple[str, ...] = FEATURES) -> None:
-        self.launcher, self.tasks = launcher, 0
+        self.launcher, self.tasks, self._life_ms = launcher, 0, round(launch.life_s * 1000)
         offers = launch.offers
         capability = _capability_of(offers)
         devices = tuple(
@@ -47,6 +49,10 @@ class Imagined:
     def fits(self, ask: Ask) -> bool:
         """Whether a task would have room there."""
         return fits(ask, self._room())
+
+    def lasts(self, job: Job) -> bool:
+        """Whether a task of a job would be done before its end; of one that does not say, whether there is a while."""
+        return not self._life_ms or needs_ms(job) <= self._life_ms
 
     def take(self, ask: Ask) -> bool:
         """Give a task its room there, if there is any."""

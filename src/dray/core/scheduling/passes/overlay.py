@@ -6,6 +6,7 @@ throw the overlay away.
 
 from __future__ import annotations
 
+from dray.core.lifecycle.providers.endings import needs_ms
 from dray.core.lifecycle.state.events import Preemption
 from dray.core.lifecycle.state.parties import GateKey
 from dray.core.lifecycle.state.state import State
@@ -42,6 +43,8 @@ class Overlay:
     def look_for(self, job: Job) -> None:
         """Say for whom room is looked for: keepers ask until when it would run."""
         self.window.until_ms = placed_until_ms(self.state, job)
+        if self.state.ending:
+            self.window.needed_ms = needs_ms(job)
 
     def placer_for(self, job: Job) -> Placer:
         """The placer of the policy, or that of a workload which says how its tasks are to lie."""
