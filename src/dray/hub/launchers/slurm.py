@@ -25,7 +25,7 @@ class Slurm:
 
     async def start(self, order: Order) -> str:
         argv = ["sbatch", "--parsable", "--job-name", PREFIX + order.id, *words_of(self._launch, self._site)]
-        said = await run(argv, self._launch.command_s, order.script)
+        said = await run(argv, self._launch.command_s, script_of(order))
         handle = said.strip().partition(";")[0]
         if not handle.isdigit():
             raise SiteFault(f"sbatch answered {said.strip()[:100]!r}, which is no job id", unsure=True)
@@ -42,6 +42,21 @@ class Slurm:
     async def machines(self) -> list[Machine] | None:
         said = await run(["squeue", "--me", "--noheader", "--format", _FORMAT], self._launch.command_s)
         return list(read_queue(said, self._name))
+
+
+# Slurm tells its jobs when they end from 23.02 on; before that they have to ask.
+_TELL_END = """\
+if [ -z "${SLURM_JOB_END_TIME:-}" ]; then
+  end="$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null)"
+  end="$(date -d "$end" +%s 2>/dev/null)" && export SLURM_JOB_END_TIME="$end"
+fi
+"""
+
+
+def script_of(order: Order) -> str:
+    """The agent as a batch script; it hears when its allocation ends."""
+    head, _, agent = order.script.partition("exec ")
+    return f"{head}{_TELL_END}exec {agent}"
 
 
 def words_of(launch: Launch, site: SlurmSite) -> Iterator[str]:
