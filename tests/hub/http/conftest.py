@@ -258,7 +258,14 @@ class FakeHub:
         return {**empty, "slots": {"total": 0, "in_use": 0}, "gpus": {"total": 0, "held": 0}}
 
     async def drain(
-        self, caller: Caller, worker_id: str, on: bool, reason: str = "", until: str = "", stop: bool = False
+        self,
+        caller: Caller,
+        worker_id: str,
+        on: bool,
+        reason: str = "",
+        until: str = "",
+        stop: bool = False,
+        ends: str = "",
     ) -> dict[str, Any]:
         self.note("drain", caller, worker_id, on)
         return dict(whole(schemas.WorkerDocument, {**WORKER, "id": worker_id, "draining": on}))
