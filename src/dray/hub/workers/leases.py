@@ -99,6 +99,8 @@ class LeaseSession(Session):
         self.assigned: dict[str, Document] = {}
         self.orders: dict[str, Document] = {}
         self.accepted: set[str] = set()
+        # What it named as it registered, and the hub knows nothing of.
+        self.strays: set[str] = set()
         self.polling = asyncio.Lock()
         self.ended: Callable[[LeaseSession, int], None] = lambda session, code: None
         self.heard_s = asyncio.get_running_loop().time()
@@ -208,12 +210,15 @@ class Leases:
                 session.close(BROKEN, "it did not register")
             raise
         session.accepted = set(ack["keep"])
-        orders = [{"lease": uid, "task": "", "kind": "drop", "reason": SUPERSEDED} for uid in ack["stop"]]
+        session.strays = {uid for uid, _ in ask.active} - session.accepted - set(ack["stop"])
+        orders = self._take_orders(session)
+        stopped = {order["lease"] for order in orders}
+        orders += [self._order_end(uid) for uid in ack["stop"] if uid not in stopped]
         told = {"session": session.id, "epoch": ack["epoch"], "renew_within_s": self._heartbeat_s}
         return {
             **told,
             "keep": ack["keep"],
-            "orders": [*orders, *self._take_orders(session)],
+            "orders": orders,
             "notes": ack.get("notes", []),
         }
 
@@ -235,13 +240,14 @@ class Leases:
         """Ask for tasks until there is one; whoever waits is there, which its silence would deny."""
         credit = {"worker_id": session.worker, "slots": _slots(session)}
         beat = {**credit, "beat": 0}
-        session.news.clear()
         try:
             wanted = ask.max_tasks - len(session.assigned)
             await self._say(session, [message("ready_for_work", {**credit, "credits": wanted})])
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(ask.wait_s, MOST_WAIT_S)):
                     while not session.assigned and session.closing is None:
+                        # What was news may have been taken back since.
+                        session.news.clear()
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(session.news.wait(), self._heartbeat_s)
                             continue
@@ -260,6 +266,9 @@ class Leases:
         dropped: list[Document] = []
         for report in ask.reports:
             uid = report["lease"]
+            if uid in session.strays and uid not in self._engine().state.attempts:
+                # A hub that was put back to a backup does not know it, lists it, and lets it go on.
+                continue
             if why := self._why_not(session, uid):
                 dropped.append({"lease": uid, "task": "", "kind": "drop", "reason": why})
                 continue
@@ -335,6 +344,14 @@ class Leases:
         if attempt.worker != session.worker:
             return UNKNOWN
         return "" if attempt.phase.live else SUPERSEDED
+
+    def _order_end(self, uid: str) -> Document:
+        """How a lease ends that was named at a registration: what is being stopped has to be completed still."""
+        attempt = self._engine().state.attempts.get(uid)
+        if attempt is None or not attempt.phase.live:
+            return {"lease": uid, "task": "", "kind": "drop", "reason": SUPERSEDED}
+        reason = attempt.cancel or SUPERSEDED
+        return {"lease": uid, "task": self._task_of(uid), "kind": "stop", "reason": reason, "grace_s": 0.0}
 
     def _task_of(self, uid: str) -> str:
         state: State = self._engine().state

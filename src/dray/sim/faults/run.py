@@ -12,6 +12,7 @@ from dray.core.lifecycle.state.timings import Rules
 from dray.sim.faults.hub_troubles import GATEWAY_TROUBLES, HUB_TROUBLES, MOVES
 from dray.sim.faults.hubs.group import HubGroup
 from dray.sim.faults.hubs.watch import LeadWatch
+from dray.sim.faults.leasing.executor import ExecutorNode
 from dray.sim.faults.nodes.foreign import ForeignNode
 from dray.sim.faults.nodes.hub import Backup, HubNode
 from dray.sim.faults.nodes.runs import Runs
@@ -34,9 +35,10 @@ from dray.sim.faults.troubles import (
 )
 from dray.sim.faults.watches.checker import Checker
 from dray.sim.faults.world.market import QUICK, has_providers
+from dray.sim.faults.world.shares import has_leases
 from dray.sim.faults.world.world import CALM_MS, Size, World
 
-FOREIGN_EVERY = 4
+FOREIGN_EVERY, EXECUTOR_EVERY = 4, 2
 SEVERAL_HUBS, SEVERAL_FROM = 1 / 3, 10**9
 GATEWAYS, MOVED_SHARE = 0.4, 0.5
 DISABLED_SHARE, RESTARTED_SHARE = 0.4, 0.15
@@ -103,11 +105,14 @@ class History:
         self.drained: dict[str, None] = {}
         self.restored = False
         self.rewinds = 0
-        self.workers: list[WorkerNode | ForeignNode] = []
+        self.workers: list[WorkerNode | ForeignNode | ExecutorNode] = []
         self.checker.machines = self.keepers.machines = self.workers
         self._twins = 0
         for number in range(size.workers):
-            kind = ForeignNode if number % FOREIGN_EVERY == FOREIGN_EVERY - 1 else WorkerNode
+            is_foreign = number % FOREIGN_EVERY == FOREIGN_EVERY - 1
+            kind: type[WorkerNode | ForeignNode | ExecutorNode] = ForeignNode if is_foreign else WorkerNode
+            if has_leases(seed) and number % EXECUTOR_EVERY:
+                kind = ExecutorNode
             self.workers.append(
                 kind(self.world, self.hub, f"w{number}", self.runs, self.clients.behave, self.callers)
             )

@@ -11,10 +11,11 @@ from dray.sim.faults.nodes.worker import WorkerNode
 AWAY_MS = 180_000
 
 if TYPE_CHECKING:
+    from dray.sim.faults.leasing.executor import ExecutorNode
     from dray.sim.faults.nodes.foreign import ForeignNode
     from dray.sim.faults.run import History
 
-    Node = WorkerNode | ForeignNode
+    Node = WorkerNode | ForeignNode | ExecutorNode
     Fault = Callable[[History, Node, int], None]
 
 

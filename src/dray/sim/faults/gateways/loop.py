@@ -17,6 +17,8 @@ from dray.sim.faults.world.process import Process
 
 # Whoever is cancelled may await once more on the way out, and not for ever.
 MOST_LAST_STEPS = 100_000
+# In a moment of the world.
+MOST_STEPS = 20_000
 
 
 class ProcessLoop:
@@ -131,7 +133,9 @@ class ProcessLoop:
         self._is_due = False
         if self.over:
             return
-        self._run(MOST_LAST_STEPS)
+        self._run(MOST_STEPS)
+        if self._ready:
+            self._world.fail(f"a process of a hub never comes to rest: {self._ready[0]}")
         if self._fault is not None:
             fault, self._fault = self._fault, None
             raise fault

@@ -270,6 +270,10 @@ class HubGroup(HubNode):
         """Where a hub runs."""
         return self._machine_of[life.number]
 
+    def weather_of(self, life: HubLife | None) -> Weather:
+        """That of its machine."""
+        return super().weather_of(life) if life is None else self.machine_of(life).weather
+
     def ended(self, life: HubLife) -> None:
         """Its process is gone."""
         self.die_at_step = 0
@@ -327,6 +331,7 @@ class HubGroup(HubNode):
 
     def let_go(self) -> None:
         """Nobody runs anything any more."""
+        super().let_go()
         for machine in self.machines:
             if machine.node is not None:
                 machine.node.kill()

@@ -9,6 +9,7 @@ from dray.sim.faults.mutants.hubs import GATEWAYS, HUBS
 from dray.sim.faults.mutants.mutants import Edit, Mutant
 from dray.sim.faults.mutants.policy import POLICIES, PROVIDERS, UNHEARD
 from dray.sim.faults.mutants.ports import PORTS
+from dray.sim.faults.mutants.programs.leases import LEASES
 from dray.sim.faults.mutants.programs.workloads import WORKLOADS
 from dray.sim.faults.mutants.saves import SAVES
 from dray.sim.faults.mutants.services import SERVICES, USES
@@ -564,4 +565,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *HUBS,
     *GATEWAYS,
     *WORKLOADS,
+    *LEASES,
 )

@@ -14,8 +14,8 @@ from dray.hub.engine.recovery import recover
 from dray.hub.store.memory import MemoryFile, MemoryStore
 from dray.sim.faults.leads.database import copy_file
 from dray.sim.faults.nodes.hub_life import HubLife
-from dray.sim.faults.nodes.site import Start, Witness
-from dray.sim.faults.world.network import Connection
+from dray.sim.faults.nodes.site import LeasesEnd, Start, Witness
+from dray.sim.faults.world.network import FAIR, Connection, Weather
 from dray.sim.faults.world.process import Process
 from dray.sim.faults.world.world import World
 
@@ -50,6 +50,7 @@ class HubNode:
         self._chance = random.Random(f"two hubs {world.seed}")  # chance, no secret, here as below
         narrow = random.Random(f"how much a turn takes {world.seed}").random() < NARROW
         self.turn_work = 3 if narrow else 64
+        self.lease_ends: list[LeasesEnd] = []
         self.witness: Witness
 
     @property
@@ -79,6 +80,10 @@ class HubNode:
     def found(self) -> HubLife:
         """The hub that whoever asks finds."""
         return self.now
+
+    def weather_of(self, life: HubLife | None) -> Weather:
+        """What is wrong with the network of a hub."""
+        return FAIR
 
     @property
     def busy(self) -> bool:
@@ -120,6 +125,8 @@ class HubNode:
 
     def let_go(self) -> None:
         """The world is over."""
+        for end in self.lease_ends:
+            end.close("the world is over")
 
     def die(self, why: str) -> None:
         """kill -9."""

@@ -43,7 +43,7 @@ from dray.hub.store.base import Projection, Retention, Turn
 from dray.hub.workers import inbound
 from dray.hub.workers.outbound import Runner
 from dray.sim.faults.nodes.desk import Desk
-from dray.sim.faults.nodes.site import LinksEnd, Site, Start
+from dray.sim.faults.nodes.site import LeasesEnd, LinksEnd, Site, Start
 from dray.sim.faults.nodes.sockets import SilentFeed, SimSession, SimSessions
 from dray.sim.faults.world.network import Connection, Message
 from dray.wire.messages.worker import WORKER_PAYLOADS, Heartbeat, ReadyForWork, Register, WorkerMessage
@@ -101,6 +101,8 @@ class HubLife(Desk):
         self.told_uids: set[str] = set()
         # The leader's end of links to gateways, where there are any; the last turn that what leaves may speak of.
         self.end: LinksEnd | None = None
+        # The end of leases, once somebody asked for any.
+        self.leases: LeasesEnd | None = None
         self._unsaid: Turn | None = None
         self.told = self.conductor.seq
         self.stop_asked_ms: dict[str, int] = {}
@@ -161,6 +163,8 @@ class HubLife(Desk):
             session.break_off(code)
         if self.end is not None:
             self.end.close("this hub leads no more")
+        if self.leases is not None:
+            self.leases.close("this hub leads no more")
 
     @property
     def trusts_its_lead(self) -> bool:

@@ -48,6 +48,12 @@ class LinksEnd(Protocol):
     def close(self, why: str) -> None: ...
 
 
+class LeasesEnd(Protocol):
+    """The hub's end of leases."""
+
+    def close(self, why: str) -> None: ...
+
+
 class Start(NamedTuple):
     """What a hub begins with. `lead`: where several share a store; `ahead_ms`: how far off its wall clock is."""
 
@@ -75,6 +81,7 @@ class Site(Protocol):
     turn_work: int
     witness: Witness
     heeded_ms: dict[str, int]
+    lease_ends: list[LeasesEnd]
     registered: dict[str, int]
 
     def ended(self, life: HubLife) -> None: ...

@@ -15,6 +15,7 @@ from dray.core.lifecycle.holding.rollouts import spec_of
 from dray.core.lifecycle.services.steps import survey
 from dray.core.model.specs.spec import unpack_spec
 from dray.errors import Conflict, NoSpace, NotFound
+from dray.sim.faults.leasing.executor import ExecutorNode
 from dray.sim.faults.nodes.foreign import ForeignNode
 from dray.sim.faults.nodes.hub import HubNode
 from dray.sim.faults.nodes.runs import Execution, Runs
@@ -32,7 +33,7 @@ CHECK_EVERY_MS, STOP_EVERY_MS, LINGER_MS = 2500, 3000, 12_000
 UPDATED_MS = 240_000
 # What becomes of replicas by the last word of their command: those of a bad one are never well.
 GOOD, BAD = "good", "bad"
-Machine = WorkerNode | ForeignNode
+Machine = WorkerNode | ForeignNode | ExecutorNode
 
 
 class Keepers:

@@ -19,3 +19,8 @@ def draw(seed: int, number: int) -> float:
 def has_workloads(seed: int) -> bool:
     """Whether people of this world make workloads."""
     return WORKLOADS[0] <= draw(seed, CAMPAIGNS) < WORKLOADS[1]
+
+
+def has_leases(seed: int) -> bool:
+    """Whether programs of this world take work on lease."""
+    return LEASES[0] <= draw(seed, CAMPAIGNS) < LEASES[1]
