@@ -50,6 +50,7 @@ from dray.core.lifecycle.state.events import (
     WorkerReturned,
     WorkerSilent,
 )
+from dray.core.lifecycle.state.experience import SpeedSample
 from dray.core.lifecycle.state.service_events import (
     HealthChanged,
     LaunchAsked,
@@ -62,6 +63,7 @@ from dray.core.lifecycle.state.service_events import (
     RolloutStepped,
     ServiceScaled,
     ServiceUpdated,
+    SpeedsSeen,
     UpdateAbandoned,
     UseChanged,
     WorkerEnding,
@@ -89,6 +91,7 @@ from dray.core.model.records.ledger import (
     Receipt,
     Revision,
     RevisionsRecord,
+    SpeedRecord,
     TemplateRecord,
     TemplateVersion,
     Victim,
@@ -179,6 +182,7 @@ FACTS: list[Fact] = [
     CancelRequested("job", 3, "ann", 2.5, "it idled"),
     IdleReached("2-5", "warn", 3.5, 2.5),
     DeadlineLost("job"),
+    SpeedsSeen((SpeedSample("train", "a100", 2.5),)),
     ServiceScaled("job", 3, "ann"),
     ReplicaRested("job", 3),
     HealthChanged("worker-1", "job", 3, "2-5", True, False, "no answer"),
@@ -567,6 +571,7 @@ RECORDS: dict[str, Any] = {
         "site", "ending", 1, 2, "4711", "job", "for job", "ann", 3, 4, 5, 6, True, "pending (Resources)"
     ),
     "launcher": LauncherRecord(8, 3, 4, "no such partition", 1.5, 5),
+    "speed": SpeedRecord("train", "a100", (2.5, 2.25), 0.125, 1),
     "lesson": Lesson(16_000_000_000, "job", 1),
     "policy": PolicyRecord(b"\x80", "policy.yaml", "ann", "sha256:00", 1),
     "template": TemplateRecord((TemplateVersion(2, "sha256:00", b"\x80", "ann", 1),), 3, "ben"),

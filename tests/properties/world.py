@@ -34,6 +34,7 @@ from dray.core.lifecycle.state.events import (
     Outcome,
     PlanDecided,
     PolicyChanged,
+    Progressed,
     ResumeAsked,
     TemplateAdded,
     TemplateRemoved,
@@ -70,6 +71,8 @@ from dray.core.scheduling.passes.planning import plan, settle_plan
 QUEUES = ("default", "default", "night")
 CALL_ENDS = ("succeeded", "succeeded", "failed", "returned", "lost", "killed")
 ENDS = ("succeeded", "failed", "failed", "killed", "preempted", "lost", "lost_unstarted")
+# Ten seconds, and two minutes after the first moment of a world.
+DEADLINES = ("2023-11-14T22:13:30Z", "2023-11-14T22:15:20Z")
 WAITS_S = (0.5, 3, 12, 31, 45, 130)
 # How many turns go by between two looks at whether a pass leaves the state alone.
 LOOKS = 8
@@ -161,7 +164,9 @@ class World(Cluster):
         if self.submitted < JOBS:
             self.submitted += 1
             extras = {"queue": QUEUES[user % 3], "labels": {"team": "x"} if user % 4 == 3 else {}}
-            spec = SPECS[kind % len(SPECS)] | extras
+            if user % 5 == 2:
+                extras |= {"deadline": DEADLINES[kind % len(DEADLINES)]}
+            spec = {"name": "often"} | SPECS[kind % len(SPECS)] | extras
             open_ones = [name for name, one in self.state.workloads.items() if not one.record.is_sealed]
             if open_ones and kind % 2:
                 spec["workload"] = open_ones[user % len(open_ones)]
@@ -330,6 +335,7 @@ class World(Cluster):
         if steps % 3:
             self.start(uid)
             given[uid] = "running"
+            self.turn(Progressed(worker, uid, self.now_ms // 1000))
         if steps % 5 == 0 and not self.state.workers[worker].base:
             attempt = self.state.attempts[uid]
             index = self.spelled(attempt)
@@ -343,6 +349,8 @@ class World(Cluster):
             return
         uid = live[number // WORKERS % len(live)]
         end = ENDS[how % len(ENDS)]
+        if self._connected(worker):
+            self.turn(*self.sign_of_life(worker), Progressed(worker, uid, self.now_ms // 1000))
         lost = end.startswith("lost")
         if self.state.attempts[uid].lane:
             self._finish_calls(worker, uid, how)

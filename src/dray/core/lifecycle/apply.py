@@ -30,7 +30,17 @@ from dray.core.lifecycle.state import events, pass_events, service_events, workl
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import Clock, EpochStarted, Event
 from dray.core.lifecycle.state.state import State
-from dray.core.lifecycle.tasks import calls, deadlines, health, jobs, prewarms, replicas, results, uses
+from dray.core.lifecycle.tasks import (
+    calls,
+    deadlines,
+    health,
+    jobs,
+    prewarms,
+    replicas,
+    results,
+    speeds,
+    uses,
+)
 from dray.core.lifecycle.waiting.facts import WaitsCharged
 from dray.core.lifecycle.workloads import verbs
 
@@ -95,6 +105,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.AttemptSaved: saves.saved,
     events.HoldChanged: edits.hold_changed,
     events.DeadlineLost: deadlines.lost,
+    service_events.SpeedsSeen: speeds.seen,
     events.JobEdited: edits.edited,
     events.RequeueRequested: edits.requeue_requested,
     WaitsCharged: waits.waits_charged,

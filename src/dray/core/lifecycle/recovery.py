@@ -17,7 +17,7 @@ from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.parties import Tally
 from dray.core.lifecycle.state.state import Counters, State, Touched
-from dray.core.lifecycle.tasks import calls, deadlines, gangs, jobs, replicas
+from dray.core.lifecycle.tasks import calls, deadlines, gangs, jobs, replicas, speeds
 from dray.core.lifecycle.timers import unanswered
 from dray.core.model.policies.policy import unpack_policy
 from dray.core.model.records.ledger import PolicyRecord, unpack_record
@@ -166,6 +166,7 @@ def wake_up(
         jobs.arm_wait(state, job)
         jobs.arm_idle(state, job)
     deadlines.recall(state)
+    speeds.recall(state)
     state.rollouts.clear()
     for job_id in state.services:
         replicas.arm_rests(state, state.jobs[job_id])

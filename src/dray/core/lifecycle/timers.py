@@ -41,7 +41,7 @@ from dray.core.lifecycle.state.pass_events import Braked
 from dray.core.lifecycle.state.service_events import ReplicaRested, RolloutStepped, UpdateAbandoned
 from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.lifecycle.state.workload_events import WorkloadSpent
-from dray.core.lifecycle.tasks import calls, deadlines, gangs, jobs
+from dray.core.lifecycle.tasks import calls, deadlines, gangs, jobs, speeds
 from dray.core.model.records.records import Attempt, Phase
 
 Reasons = Callable[[str], str]
@@ -385,6 +385,10 @@ def _launch(state: State, key: str, clock: Clock, reasons: Reasons) -> list[Even
     return list(launches.look(state, clock.now_ms))
 
 
+def _speed(state: State, key: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    return list(speeds.look(state))
+
+
 def _purse(state: State, workload: str, clock: Clock, reasons: Reasons) -> list[Event]:
     tally = state.workloads.get(workload)
     if tally is None or tally.record.spent or tally.look_ms > clock.now_ms:
@@ -428,4 +432,5 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "purse": _purse,
     "deadline": _deadline,
     "foresee": _foresee,
+    "speed": _speed,
 }

@@ -7,6 +7,7 @@ grow; an older save that comes late, or twice, changes nothing.
 
 from __future__ import annotations
 
+from dray.core.lifecycle.holding.attempts import measured
 from dray.core.lifecycle.state.effects import Effect, Note
 from dray.core.lifecycle.state.events import AttemptSaved, Clock, Progressed
 from dray.core.lifecycle.state.state import State
@@ -32,7 +33,8 @@ def progressed(state: State, event: Progressed, clock: Clock) -> list[Effect]:
         at_ms=clock.at_ms,
     )
     if event.step is not None:
-        state.experience.speeds.began(attempt.uid, event.step, clock.at_ms)
+        name, told = state.jobs[attempt.job_id].name, state.experience.speeds.told
+        measured(state, attempt, told(attempt.uid, name, event.step, clock.at_ms))
     return []
 
 

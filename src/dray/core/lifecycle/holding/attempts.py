@@ -16,6 +16,7 @@ from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.providers.prices import MOST_MONEY, rate_of, spent_by
 from dray.core.lifecycle.state.columns import Offer, kind_of
 from dray.core.lifecycle.state.events import Clock
+from dray.core.lifecycle.state.experience import SpeedSample
 from dray.core.lifecycle.state.parties import Party, QuotaGate, cost_of, decayed
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.ledger import Meter
@@ -178,8 +179,7 @@ def _list(state: State, attempt: Attempt, sign: int) -> None:
         live = state.live_of[job_id]
         del live[uid]
         if (said := state.progress.pop(uid, None)) is not None:
-            speeds, kind = state.experience.speeds, kind_of(_offer_of(state, attempt.worker))
-            speeds.ended(uid, state.jobs[job_id].name, kind, said.step, said.at_ms)
+            measured(state, attempt, state.experience.speeds.ended(uid, said.step, said.at_ms))
         state.uses.pop(uid, None)
         if not live:
             del state.live_of[job_id]
@@ -257,10 +257,22 @@ def _offer_of(state: State, worker_id: str) -> Offer:
     return columns.offers[columns.get("offer", columns.row_of[worker_id])]
 
 
+def measured(state: State, attempt: Attempt, rate: float) -> None:
+    """Have it put on record how many steps a second an attempt made, where it said enough to say that."""
+    name, fresh = state.jobs[attempt.job_id].name, state.experience.speeds.fresh
+    if rate and name:
+        if not fresh:
+            state.set_timer(state.now_ms, "speed", "")
+        fresh.append(SpeedSample(name, kind_of(_offer_of(state, attempt.worker)), rate))
+
+
 def learn_end(state: State, attempt: Attempt) -> None:
     """Let later placements know how it went here."""
     kind = kind_of(_offer_of(state, attempt.worker))
+    had = len(state.experience.speeds.fresh)
     state.experience.learn_end(state.jobs[attempt.job_id], attempt, kind)
+    if not had and state.experience.speeds.fresh:
+        state.set_timer(state.now_ms, "speed", "")
     if attempt.rate:
         _charge(state, attempt, spent_by(attempt))
     if state.provider_of:

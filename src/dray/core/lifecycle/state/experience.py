@@ -1,6 +1,7 @@
 """What recent work has taught: which workers fail, where code is warm, how long jobs run where, what is usually asked.
 
-A cache in memory, bounded, and no part of replay equality; after a restart run times alone are known, from the rows.
+A cache in memory, bounded, and no part of replay equality; after a restart run times are known, from the rows, and
+steps a second, from the ledger.
 Placement chooses by it among workers that fit, lanes are fed and starts are estimated by it. What may run at all never
 depends on it. The surprising rule: time here is the latest end that was heard of, so
 that reading needs no clock.
@@ -9,10 +10,13 @@ that reading needs no clock.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import NamedTuple
+
+import msgspec
 
 from dray.core.model.records.records import LONGEST_S, Attempt, Job, Phase
 from dray.core.model.specs.resources import Asks
@@ -23,10 +27,10 @@ MOST_WARM, MOST_RUNTIMES, MOST_SHAPES = 16, 4_096, 200
 COVERED = 0.95
 FULL_SHARE = 100_000
 MOST_NAMES, MOST_SPANS, MOST_SHARES = 2_000, 20, 200
-MOST_FIRSTS, MOST_STEPS, LEAST_SPAN_MS = 10_000, 1 << 53, 10_000
-ENOUGH_SPANS, ENOUGH_SHARES = 3, 20
 # What is brought to a worker, and which it may lose again.
 _BROUGHT = ("snapshot ", "environment ")
+MOST_FIRSTS, MOST_STEPS, LEAST_SPAN_MS, SAMPLE_MS = 10_000, 1 << 53, 10_000, 5 * 60_000
+ENOUGH_SPANS, ENOUGH_SHARES, ENOUGH_SAMPLES = 3, 20, 2
 _BLAMED = {Phase.FAILED: 0.25, Phase.LOST: 1.0}
 
 
@@ -66,44 +70,129 @@ class Spans:
         return (*known, limit_ms) if known and limit_ms else known
 
 
+class SpeedSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How many steps a second an attempt of a job of this name made on this kind of card for a while."""
+
+    name: str
+    kind: str
+    rate: float
+
+
+class Span(NamedTuple):
+    """A first word of an attempt about its steps, or the word that was last taken in."""
+
+    step: int
+    at_ms: int
+    sampled: bool = False
+
+
 class StepRates:
     """How many steps a second jobs of one name make on one kind of card, by what they say of their progress.
 
-    Between the first and the last word of an attempt, so that a run that goes on from a saved step counts only what it
-    did itself; told for too short a time, or backwards, it says nothing. What is said is bounded, since anybody may
-    say anything.
+    Between two words of an attempt, so that a run that goes on from a saved step counts only what it did itself; told
+    for too short a time, or backwards, it says nothing. Of jobs that say nothing of steps tasks of one array are
+    compared, which do as much each. `fresh`: what is to be put on record, from where it comes back by `learn`. What is
+    said is bounded, since anybody may say anything; what is known of a name that is `pinned` is not learnt.
     """
 
     def __init__(self) -> None:
-        self.firsts: dict[str, tuple[int, int]] = {}
+        self.marks: dict[str, Span] = {}
+        self.fresh: list[SpeedSample] = []
         self.rates: dict[tuple[str, str], tuple[float, int]] = {}
+        self.errors: dict[tuple[str, str], float] = {}
+        self.of_name: dict[str, dict[str, float]] = {}
+        self.version = 0
+        self._arrays: dict[str, dict[str, tuple[float, int]]] = {}
+        self._tellers: dict[str, None] = {}
 
-    def began(self, uid: str, step: int, at_ms: int) -> None:
-        """Remember the first step that an attempt tells of."""
-        if uid in self.firsts or not 0 <= step <= MOST_STEPS:
-            return
-        if len(self.firsts) >= MOST_FIRSTS:
-            del self.firsts[next(iter(self.firsts))]
-        self.firsts[uid] = step, at_ms
+    def told(self, uid: str, name: str, step: int, at_ms: int) -> float:
+        """Take in a word of an attempt that runs; gives its rate where there is enough to say one, else 0."""
+        if not 0 <= step <= MOST_STEPS:
+            return 0.0
+        mark = self.marks.get(uid)
+        if mark is None or step < mark.step:
+            if len(self.marks) >= MOST_FIRSTS:
+                del self.marks[next(iter(self.marks))]
+            if len(self._tellers) >= MOST_NAMES:
+                self._tellers.clear()
+            self.marks[uid], self._tellers[name] = Span(step, at_ms), None
+            return 0.0
+        if at_ms - mark.at_ms < SAMPLE_MS or step == mark.step:
+            return 0.0
+        self.marks[uid] = Span(step, at_ms, sampled=True)
+        return (step - mark.step) * 1000 / (at_ms - mark.at_ms)
 
-    def ended(self, uid: str, name: str, kind: str, step: int | None, at_ms: int) -> None:
-        """Take in the last step that an attempt told of, when it has ended."""
-        first = self.firsts.pop(uid, None)
-        if first is None or step is None or not name or not first[0] < step <= MOST_STEPS:
+    def ended(self, uid: str, step: int | None, at_ms: int) -> float:
+        """Take in the last word of an attempt, when it has ended; a short rest of one that has said enough is left."""
+        mark = self.marks.pop(uid, None)
+        if mark is None or step is None or not mark.step < step <= MOST_STEPS:
+            return 0.0
+        span_ms = at_ms - mark.at_ms
+        if span_ms < (SAMPLE_MS if mark.sampled else LEAST_SPAN_MS):
+            return 0.0
+        return (step - mark.step) * 1000 / span_ms
+
+    def ended_of_array(self, job_id: str, name: str, kind: str, wall_s: float) -> None:
+        """Compare how long tasks of one array took on each kind of card, each time there are twice as many."""
+        if name in self._tellers:
             return
-        span_ms = at_ms - first[1]
-        if span_ms < LEAST_SPAN_MS:
+        means = self._arrays.setdefault(job_id, {})
+        mean, count = means.get(kind, (wall_s, 0))
+        means[kind] = mean + (wall_s - mean) / (count + 1), count + 1
+        if len(self._arrays) > MOST_NAMES:
+            del self._arrays[next(iter(self._arrays))]
+        if count < 1 or count & (count + 1):
             return
-        rate = (step - first[0]) * 1000 / span_ms
-        mean, count = self.rates.pop((name, kind), (rate, 0))
-        count = min(count + 1, MOST_SPANS)
-        self.rates[name, kind] = mean + (rate - mean) / count, count
-        if len(self.rates) > MOST_NAMES:
-            del self.rates[next(iter(self.rates))]
+        for other, (took_s, of_it) in means.items():
+            if other == kind or of_it < ENOUGH_SAMPLES:
+                continue
+            known = self.rates.get((name, other), (0.0, 0))[0]
+            if not known:
+                known = 1 / took_s
+                self.fresh += ENOUGH_SAMPLES * [SpeedSample(name, other, known)]
+            self.fresh.append(SpeedSample(name, kind, known * took_s / means[kind][0]))
+            return
+
+    def forget_array(self, job_id: str) -> None:
+        """Its tasks have all ended."""
+        self._arrays.pop(job_id, None)
+
+    def learn(self, name: str, kind: str, rate: float, count: int, error: float) -> None:
+        """Know what the record of one name on one kind of card says."""
+        key = name, kind
+        self.rates.pop(key, None)
+        self.rates[key], self.errors[key] = (rate, count), error
+        self.of_name.setdefault(name, {})[kind] = rate
+        self.version += 1
+
+    def forget(self, name: str, kind: str) -> None:
+        """A record has gone."""
+        if self.rates.pop((name, kind), None) is not None:
+            del self.errors[name, kind], self.of_name[name][kind]
+            if not self.of_name[name]:
+                del self.of_name[name]
+            self.version += 1
 
     def rate_of(self, name: str, kind: str) -> float:
         """Steps a second; 0 where nothing is known."""
         return self.rates.get((name, kind), (0.0, 0))[0]
+
+    def relative(self, name: str) -> dict[str, float]:
+        """How fast jobs of a name run on each kind of card that is known, the fastest of them being 1."""
+        known = self.of_name.get(name, {})
+        best = max(known.values(), default=0.0)
+        return {kind: rate / best for kind, rate in known.items()} if best > 0 else {}
+
+    def error_of(self, name: str, kinds: Iterable[str]) -> float:
+        """By how much their records were wrong lately, at worst; one sample alone is no record."""
+        return max(
+            (
+                self.errors[name, kind] if self.rates[name, kind][1] >= ENOUGH_SAMPLES else math.inf
+                for kind in kinds
+                if (name, kind) in self.rates
+            ),
+            default=math.inf,
+        )
 
 
 class Experience:
@@ -150,6 +239,8 @@ class Experience:
             self.spans.learn(kind_of_work(job), max(1, attempt.span_ms), attempt.limit_ms)
             if job.total > 1 and not job.gang:
                 self._time_task(job, attempt)
+                if attempt.phase is Phase.SUCCEEDED and job.name:
+                    self.speeds.ended_of_array(job.id, job.name, gpu_type, attempt.span_ms / 1000)
 
     def _time_task(self, job: Job, attempt: Attempt) -> None:
         """Take in how long one task of an array took, in µs; recent ones count for more."""
@@ -168,6 +259,7 @@ class Experience:
         """Drop what is known of the calls, or of the tasks, of a job that is gone."""
         self.calls.pop(job_id, None)
         self.tasks.pop(job_id, None)
+        self.speeds.forget_array(job_id)
 
     def learn_placed(self, asks: Asks, count: int) -> None:
         """Count placed tasks of one shape."""

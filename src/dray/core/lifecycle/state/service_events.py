@@ -1,5 +1,5 @@
-"""What can happen to services and their replicas, to providers and to workers that launchers start: facts, stored by
-the rules of those in `events`, and what a turn remembers of launchers.
+"""What can happen to services and their replicas, what is found of providers, of how fast work runs and of workers that
+launchers start: facts, stored by the rules of those in `events`, and what a turn remembers of launchers.
 """
 
 from __future__ import annotations
@@ -7,6 +7,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import msgspec
+
+from dray.core.lifecycle.state.experience import SpeedSample
 
 
 class ServiceScaled(msgspec.Struct, frozen=True, array_like=True, tag=33):
@@ -90,6 +92,12 @@ class PlacementChosen(msgspec.Struct, frozen=True, array_like=True, tag=51):
     why: str = ""
 
 
+class SpeedsSeen(msgspec.Struct, frozen=True, array_like=True, tag=39):
+    """How fast attempts went for a while, by what they said of their progress or by tasks that do as much each."""
+
+    samples: tuple[SpeedSample, ...]
+
+
 ServiceFact = (
     ServiceScaled
     | ReplicaRested
@@ -100,6 +108,7 @@ ServiceFact = (
     | RolloutStepped
     | ProviderJudged
     | PlacementChosen
+    | SpeedsSeen
 )
 
 

@@ -1,6 +1,7 @@
 """Durable records beside jobs, workers and their attempts: the policy in force, usage, receipts of preemptions,
 what running out of GPU memory has taught, templates, revisions of services, how it goes at providers, workloads,
-launches.
+launches,
+how fast jobs run on which cards.
 
 Few and small: each is one row of one table, found by (kind, key). Stored as arrays: fields are only ever appended, each
 with a default.
@@ -226,6 +227,19 @@ class LauncherRecord(msgspec.Struct, frozen=True, array_like=True):
     since_ms: int = 0
 
 
+class SpeedRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Steps a second that jobs of one name make on one kind of card: the last of what was measured, newest last.
+
+    `error`: by what part of it the next measurement was foretold wrong, of late, by those before it.
+    """
+
+    name: str
+    kind: str
+    samples: tuple[float, ...] = ()
+    error: float = 0.0
+    at_ms: int = 0
+
+
 LedgerRecord = (
     PolicyRecord
     | Meter
@@ -239,6 +253,7 @@ LedgerRecord = (
     | ChoiceRecord
     | LaunchRecord
     | LauncherRecord
+    | SpeedRecord
 )
 KINDS: dict[str, type[LedgerRecord]] = {
     "policy": PolicyRecord,
@@ -253,6 +268,7 @@ KINDS: dict[str, type[LedgerRecord]] = {
     "placement": ChoiceRecord,
     "launch": LaunchRecord,
     "launcher": LauncherRecord,
+    "speed": SpeedRecord,
 }
 _encode = msgspec.msgpack.Encoder().encode
 _DECODERS = {kind: msgspec.msgpack.Decoder(record) for kind, record in KINDS.items()}

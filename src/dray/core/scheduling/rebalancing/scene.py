@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from dray.core.lifecycle.holding.receipts import lost_ms, ran_ms
+from dray.core.lifecycle.state.columns import kind_of
 from dray.core.lifecycle.state.events import Move
 from dray.core.lifecycle.state.experience import kind_of_work
 from dray.core.lifecycle.state.parties import gpus_of
@@ -90,7 +91,12 @@ class Scene:
         ran = ran_ms(state, attempt)
         said = state.progress.get(attempt.uid)
         done = (said.fraction or 0) if said is not None else 0
-        if 0 < done < 1 and ran:
+        if said is not None and 0 < done < 1 and ran:
+            rate = state.experience.speeds.rate_of(job.name, self.kind_at(attempt))
+            if rate and said.step:
+                # It may have gone on from steps that were made elsewhere, at another speed.
+                whole_ms = said.step * (1 - done) / done / rate * 1000
+                return max(0, round(whole_ms) - (state.at_ms - said.at_ms))
             return round(ran * (1 - done) / done)
         task = state.tasks[attempt.job_id, attempt.index]
         known = sorted(state.experience.spans.likely(kind_of_work(job), job.limit_ms))
@@ -99,6 +105,11 @@ class Scene:
             return over[len(over) // 4]
         told_ms = job.expected_ms - task.used_ms - ran
         return max(0, told_ms) if job.expected_ms and not known else 0
+
+    def kind_at(self, attempt: Attempt) -> str:
+        """The kind of card that it runs on."""
+        columns = self.state.columns
+        return kind_of(columns.offers[columns.get("offer", columns.row_of[attempt.worker])])
 
     def restart_ms(self, attempt: Attempt) -> int:
         """How long it takes from its end here to where it goes on elsewhere."""

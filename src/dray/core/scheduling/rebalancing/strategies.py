@@ -13,7 +13,8 @@ from typing import NamedTuple
 from dray.core.lifecycle.providers.prices import HOUR_MS, cost_of_span, rate_of
 from dray.core.lifecycle.state.events import Move
 from dray.core.model.records.records import Attempt
-from dray.core.scheduling.rebalancing.proposals import COST, MONEY, Proposal
+from dray.core.scheduling.rebalancing.performance import faster_places, performance_level
+from dray.core.scheduling.rebalancing.proposals import COST, MONEY, PERFORMANCE, Proposal
 from dray.core.scheduling.rebalancing.scene import Scene
 
 
@@ -67,5 +68,6 @@ def cost_level(scene: Scene, found: Sequence[Proposal]) -> float:
 
 
 STRATEGIES: dict[str, Strategy] = {
+    PERFORMANCE: Strategy(faster_places, performance_level),
     COST: Strategy(cheaper_places, cost_level),
 }
