@@ -138,6 +138,17 @@ def test_why_says_that_a_deadline_is_out_of_reach_and_another_one_mends_it(clust
     assert found(cluster, "late").overdue
 
 
+def test_a_look_at_a_distant_deadline_is_not_due_again_at_once(cluster: Cluster) -> None:
+    """Also where nothing has happened since: the state knows no later time than that of the last event."""
+    crowd(cluster, Queue(order="edf", protect_after_s=0))
+    cluster.submit("distant", deadline=in_s(cluster, 30 * 86400), expected_runtime_s=30)
+    clock = cluster.clock
+    for day in range(1, 40):
+        later = Clock(clock.now_ms + day * 90_000_000, clock.at_ms + day * 90_000_000)
+        due(cluster.state, later, str)
+        assert cluster.state.judging.get("distant", later.now_ms + 1) > later.now_ms
+
+
 def test_deadlines_are_watched_after_a_restart(cluster: Cluster) -> None:
     crowd(cluster, Queue(order="edf", protect_after_s=0))
     cluster.submit("lost", deadline=in_s(cluster, 10), expected_runtime_s=30)

@@ -186,3 +186,25 @@ def test_what_is_learnt_stays_bounded() -> None:
         known.learn_placed((Ask(cpu_milli=number),), 500)
     assert len(known.shapes) <= 400
     assert sum(known.shapes.values()) <= 101_000
+
+
+def test_a_kind_of_card_that_others_need_more_is_left_to_them(cluster: Cluster) -> None:
+    """All wait for whichever card comes free: who gains little by the fast one is worth less there than elsewhere."""
+    set_policy(cluster, performance=1)
+    cluster.join("fast", gpus=1, gpu_type="A100", credit=1)
+    cluster.join("slow", gpus=1, gpu_type="T4", credit=1)
+    for name, slow in (("little", 9), ("much", 1)):
+        cluster.state.experience.speeds.learn(name, "a100", 10.0, 8, 0.0)
+        cluster.state.experience.speeds.learn(name, "t4", slow, 8, 0.0)
+    alone = {}
+    for name in ("little", "much"):
+        cluster.hold("little") if name == "much" else None
+        cluster.submit(name, name=name, gpu_count=1, hold=True)
+        alone[name] = scores(cluster, "performance", Ask(gpus=1), name)
+    assert alone["little"]["fast"] == alone["much"]["fast"] == 1.0
+    for number in range(6):
+        cluster.submit(f"more-{number}", name=("little", "much")[number % 2], gpu_count=2)
+    contended = {name: scores(cluster, "performance", Ask(gpus=1), name) for name in alone}
+    assert contended["little"]["fast"] < contended["little"]["slow"]
+    assert contended["much"]["fast"] > contended["much"]["slow"]
+    assert all(0 <= value <= 1 for one in contended.values() for value in one.values())

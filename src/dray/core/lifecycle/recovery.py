@@ -165,7 +165,7 @@ def wake_up(
         state.waits.awake(job, clock.now_ms)
         jobs.arm_wait(state, job)
         jobs.arm_idle(state, job)
-    deadlines.recall(state)
+    deadlines.recall(state, clock)
     speeds.recall(state)
     state.rollouts.clear()
     for job_id in state.services:

@@ -246,7 +246,7 @@ class State:
             self.eyed[line] = None
         self.backlog.add(line, Entry(ahead, rank, job.seq, position, job.id), self.parties.crowd_of(line))
         if job.deadline_ms and self.parties.all[job.party].rules.order == "edf":
-            self.watch_deadline(job, self.latest_start_ms(job, position))
+            self.watch_deadline(job, self.latest_start_ms(job, position), self.now_ms, self.at_ms)
         self.waits.stand(job, self.backlog.buckets[line].times, self.now_ms)
 
     def queue_all(self, job: Job) -> None:
@@ -301,9 +301,9 @@ class State:
         task = None if position == RANGE else self.tasks.get((job.id, position))
         return job.deadline_ms - _told_ms(job, task)
 
-    def watch_deadline(self, job: Job, start_ms: int) -> None:
+    def watch_deadline(self, job: Job, start_ms: int, now_ms: int, at_ms: int) -> None:
         """Look at a job when some of it can no longer begin in time; one look at a time."""
-        due_ms = self.now_ms + min(max(0, start_ms - self.at_ms) + 1, LONGEST_LOOK_MS)
+        due_ms = now_ms + min(max(0, start_ms - at_ms) + 1, LONGEST_LOOK_MS)
         if due_ms < self.judging.get(job.id, NEVER):
             self.judging[job.id] = due_ms
             self.set_timer(due_ms, "deadline", job.id)

@@ -35,7 +35,8 @@ def look(state: State, job_id: str, clock: Clock) -> list[DeadlineLost]:
     starts = [state.latest_start_ms(job, position) for position in _positions(state, job)]
     later = [start for start in starts if start >= clock.at_ms]
     if later:
-        state.watch_deadline(job, min(later))
+        # By this clock: since the last event a look may be longer ago than the longest wait for the next.
+        state.watch_deadline(job, min(later), *clock)
     late = any(job.judged_at_ms <= start < clock.at_ms for start in starts)
     return [DeadlineLost(job_id)] if late else []
 
@@ -51,13 +52,13 @@ def lost(state: State, event: DeadlineLost, clock: Clock) -> list[Effect]:
     return [Note("deadline_lost", job.id)]
 
 
-def recall(state: State) -> None:
+def recall(state: State, clock: Clock) -> None:
     """Watch all deadlines anew, after a load."""
     state.judging.clear()
     for job in state.jobs.values():
         if job.deadline_ms and not job.barred and state.policy.queue(job.queue).order == "edf":
             for position in _positions(state, job):
-                state.watch_deadline(job, state.latest_start_ms(job, position))
+                state.watch_deadline(job, state.latest_start_ms(job, position), *clock)
 
 
 def _positions(state: State, job: Job) -> Iterator[int]:

@@ -10,7 +10,8 @@ surprising rule: a kind of card that nobody has tried is taken for the mean of t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from dray.core.scheduling.capacity.memory import Floats
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.choosing.automatic import placement_of
 
+# So many of those who wait are looked at, to know which kinds of cards they need.
+MOST_LINES, MOST_ENTRIES = 32, 8
 HOUR_S, DAY_S = 3600.0, 86400.0
 ASSUMED_S = HOUR_S
 # Starting again what was lost, until it runs as before.
@@ -146,6 +149,41 @@ def find_outlook(state: State, job: Job | None, ask: Ask) -> Outlook:
     egress_gb = objective_of(state, job).egress_gb if job is not None else 0.0
     prospects = [_prospect(state, one, ask, runs, egress_gb) for one in classes]
     return Outlook(state.columns, prospects, class_of, ask)
+
+
+def others_lose(state: State, rooms: Rooms, job: Job | None) -> dict[str, float]:
+    """What the next who waits would lose of its best speed, without each kind of card, against the kind it needs least.
+
+    The mean over the names of a few of those who wait, but for the job's own; all of it where more wait than cards are
+    idle, and nothing where nobody else does.
+    """
+    wanted = rooms.worths.get("wanted")
+    if wanted is None:
+        wanted = rooms.worths["wanted"] = _names_that_wait(state)
+    names = [name for name in cast("dict[str, None]", wanted) if job is None or name != job.name]
+    relative = [speeds for name in names if (speeds := state.experience.speeds.relative(name))]
+    if not relative:
+        return {}
+    columns = state.columns
+    idle = int(columns.view["free_gpu"][: columns.count].sum())
+    share = min(1.0, (sum(state.backlog.depth.values()) - 1) / max(1, idle))
+    means = {
+        kind: sum(speeds.get(kind, 0.0) for speeds in relative) / len(relative)
+        for kind in {kind for speeds in relative for kind in speeds}
+    }
+    least = min(means.values())
+    return {kind: share * (mean - least) for kind, mean in means.items()}
+
+
+def _names_that_wait(state: State) -> dict[str, None]:
+    """The names of the first of a few lines, whose speeds are known."""
+    names: dict[str, None] = {}
+    for line in islice(state.backlog.buckets, MOST_LINES):
+        for entry in islice(state.backlog.entries(line), MOST_ENTRIES):
+            waiting = state.jobs.get(entry.job_id)
+            if waiting is not None and waiting.waiting and waiting.name in state.experience.speeds.of_name:
+                names[waiting.name] = None
+    return names
 
 
 def _classes(columns: Columns) -> tuple[list[Class], Numbers]:

@@ -22,7 +22,7 @@ from dray.core.model.records.records import Job
 from dray.core.model.specs.resources import IN_ORDER, WHOLE, Ask
 from dray.core.scheduling.capacity.memory import Floats, Mask
 from dray.core.scheduling.capacity.remaining import Rooms, Rows
-from dray.core.scheduling.placement.prospects import Outlook, look_out
+from dray.core.scheduling.placement.prospects import Outlook, look_out, others_lose
 
 # Of one worker or of many: the same rule for both.
 Share = TypeVar("Share", float, Floats)
@@ -245,7 +245,9 @@ def cost(sight: Sight, wish: Wish) -> Floats | None:
 
 
 def performance(sight: Sight, wish: Wish) -> Floats | None:
-    """How fast jobs of this name ran on this kind of card, against the fastest kind; unknown ones lie between."""
+    """How fast jobs of this name ran on this kind of card, against the fastest kind, less what others who wait would
+    lose by being kept from that kind; unknown ones lie between.
+    """
     experience = wish.state.experience
     if wish.job is None or not (experience.runtimes or experience.speeds.rates):
         return None
@@ -297,7 +299,14 @@ def _against_least(money: Floats) -> Floats:
 def _quickness(sight: Sight, wish: Wish, outlook: Outlook) -> Floats:
     times = [one.run_s if one.known else 0.0 for one in outlook.prospects]
     best = min((time for time in times if time > 0), default=0.0)
-    return outlook.spread([best / time if time else (0.5 if best else 0.0) for time in times])
+    speeds = [best / time if time else (0.5 if best else 0.0) for time in times]
+    wanted = others_lose(wish.state, sight.rooms, wish.job)
+    if wanted:
+        speeds = [
+            max(0.0, speed - wanted.get(one.of.kind, 0.0))
+            for speed, one in zip(speeds, outlook.prospects, strict=True)
+        ]
+    return outlook.spread(speeds)
 
 
 def _promptness(sight: Sight, wish: Wish, outlook: Outlook) -> Floats:

@@ -28,13 +28,16 @@ LEAST_GAIN = 0.02
 
 
 class Mover(NamedTuple):
-    """Somebody who may go elsewhere. `work_ms`: how long it would still run on its best kind of card."""
+    """Somebody who may go elsewhere. `work_ms`: how long it would still run on its best kind of card, `cost`: what a
+    move costs, in milliseconds of one card; `like`: those who ask for as many cards change places.
+    """
 
     attempt: Attempt
     kind: str
     speeds: dict[str, float]
     cards: float
     work_ms: float
+    cost: int
     like: tuple[int, int]
 
     def gain(self, kind: str) -> float:
@@ -51,9 +54,10 @@ class Mover(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Movers who would go to these kinds, and what all of them win a second together."""
+    """Movers who would go to these kinds, what all of them win a second together, and in all."""
 
     worth: float
+    gain: float
     goes: tuple[tuple[Mover, str], ...]
 
 
@@ -117,8 +121,9 @@ def _find_movers(scene: Scene, kinds: Sequence[str]) -> Iterator[Mover]:
             continue
         left_ms = scene.left_ms(attempt)
         if left_ms:
-            work_ms = left_ms * relative[kind]
-            yield Mover(attempt, kind, relative, scene.cards(attempt), work_ms, (ask.gpus, ask.gpu_milli))
+            cards, cost = scene.cards(attempt), scene.price_ms((attempt,))
+            like = ask.gpus, ask.gpu_milli
+            yield Mover(attempt, kind, relative, cards, left_ms * relative[kind], cost, like)
 
 
 def _changes(movers: Sequence[Mover], kinds: Sequence[str]) -> Iterator[Change]:
@@ -132,16 +137,32 @@ def _changes(movers: Sequence[Mover], kinds: Sequence[str]) -> Iterator[Change]:
         line.sort(key=lambda mover: (-mover.gain(to), mover.attempt.fence))
         del line[MOST_PEERS:]
         for mover in line:
-            if mover.gain(to) >= LEAST_GAIN * mover.cards:
-                yield Change(mover.gain(to), ((mover, to),))
+            if (change := _change(mover.gain(to), ((mover, to),))) is not None:
+                yield change
     for like in sorted({mover.like for mover in movers}):
         for one, other in combinations(kinds, 2):
-            for mover in lines.get((one, other, like), ()):
-                for peer in lines.get((other, one, like), ()):
-                    worth = mover.gain(other) + peer.gain(one)
-                    if worth < LEAST_GAIN * mover.cards:
-                        break
-                    yield Change(worth, ((mover, other), (peer, one)))
+            yield from _exchanges(
+                lines.get((one, other, like), ()), lines.get((other, one, like), ()), one, other
+            )
+
+
+def _exchanges(movers: Sequence[Mover], peers: Sequence[Mover], one: str, other: str) -> Iterator[Change]:
+    back = [(peer.gain(one), peer) for peer in peers]
+    for mover in movers:
+        there = mover.gain(other)
+        for here, peer in back:
+            if there + here < LEAST_GAIN * mover.cards:
+                break
+            if (change := _change(there + here, ((mover, other), (peer, one)))) is not None:
+                yield change
+
+
+def _change(worth: float, goes: tuple[tuple[Mover, str], ...]) -> Change | None:
+    """What is won for as long as all of them run, if that pays."""
+    if worth < LEAST_GAIN * goes[0][0].cards:
+        return None
+    gain = worth * min(mover.left_ms(kind) for mover, kind in goes)
+    return Change(worth, gain, goes) if gain >= PAYS * sum(mover.cost for mover, _ in goes) else None
 
 
 def _order(change: Change) -> tuple[float, int, int]:
@@ -188,14 +209,10 @@ class _Trials:
 
 def _propose(scene: Scene, change: Change, kinds: Sequence[str], vain: dict[str, int]) -> Proposal | None:
     """What comes of it, where it pays and there is room."""
-    lasts_ms = min(mover.left_ms(kind) for mover, kind in change.goes)
-    gain = round(change.worth * lasts_ms)
-    cost = scene.price_ms([mover.attempt for mover, _ in change.goes])
-    if gain < PAYS * cost:
-        return None
+    gain, cost = round(change.gain), sum(mover.cost for mover, _ in change.goes)
     if len(change.goes) == 1:
         ((mover, kind),) = change.goes
-        if vain[kind] >= MOST_VAIN:
+        if vain[kind] >= MOST_VAIN or not _has_idle(scene, kinds, kind, mover.like):
             return None
         move = scene.find_place(mover.attempt, lambda row: kinds[row] == kind)
         if move is None:
@@ -213,6 +230,13 @@ def _propose(scene: Scene, change: Change, kinds: Sequence[str], vain: dict[str,
         f"on {other.kind} and {one.kind}"
     )
     return Proposal(PERFORMANCE, moves, gain, cost, why)
+
+
+def _has_idle(scene: Scene, kinds: Sequence[str], kind: str, like: tuple[int, int]) -> bool:
+    """Whether any worker of a kind has idle cards at all: a look for a place costs more."""
+    gpus, milli = like
+    free = scene.state.columns.view["free_milli"][: len(kinds)]
+    return any(kinds[row] == kind for row in (free >= gpus * milli).nonzero()[0].tolist())
 
 
 def _times(mover: Mover, kind: str) -> str:
