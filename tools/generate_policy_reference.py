@@ -100,7 +100,8 @@ SECTIONS = (
         "names, and to `default`; a job for any other is refused. A name is an id: letters, digits, `.`, `_` and `-`.",
         rules.Queue,
         {
-            "order": f"who comes first: {', '.join(f'`{name}`' for name in rules.ORDERS)}",
+            "order": f"who comes first: {', '.join(f'`{name}`' for name in rules.ORDERS)}; by `edf` what can no longer "
+            "meet its deadline, by the run time that it expects, goes behind all that can",
             "weight": "its share of what runs while others wait too; above 0",
             "ageing_s": "waiting that long counts as one more point of priority; 0: no ageing",
             "protect_after_s": "a task that waited longer gets a reservation, and only work that ends before it may "

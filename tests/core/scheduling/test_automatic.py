@@ -16,7 +16,7 @@ from dray.core.scheduling.choosing.signs import Signs, read_signs
 from dray.core.scheduling.placement.placer import Foresighted, Greedy, make_placer
 
 MINUTE_S = 60
-ALIKE = Signs(kinds=1, cards=1, held=0.5, fine=0.0, known=0.0)
+ALIKE = Signs(kinds=1, cards=1, fine=0.0, known=0.0)
 
 
 def choice(cluster: Cluster) -> ChoiceRecord:
@@ -29,12 +29,14 @@ def choice(cluster: Cluster) -> ChoiceRecord:
     ("signs", "rule", "strategy", "word"),
     [
         (ALIKE, 1, "greedy", "one kind of worker"),
-        (ALIKE._replace(fine=0.3, held=0.9), 2, "foresight", "90% of the cards are held"),
-        (ALIKE._replace(fine=0.3, held=0.8), 0, "greedy", "no other rule"),
-        (ALIKE._replace(kinds=2, held=0.99), 0, "greedy", "no other rule"),
+        (ALIKE._replace(new=True), 1, "greedy", "one kind of worker"),
+        (ALIKE._replace(fine=0.3), 2, "foresight", "30% of card work shares cards"),
+        (ALIKE._replace(fine=0.04, kinds=2), 0, "greedy", "no other rule"),
+        (ALIKE._replace(kinds=2, new=True), 0, "greedy", "no other rule"),
+        (ALIKE._replace(kinds=2, cards=2, new=True), 2, "foresight", "nobody knows yet"),
         (ALIKE._replace(kinds=3, cards=3, known=0.5), 3, "greedy", "3 kinds of card"),
         (ALIKE._replace(kinds=3, cards=3, known=0.49), 0, "greedy", "no other rule"),
-        (ALIKE._replace(kinds=3, cards=3, known=0.9, fine=1.0, held=0.95), 2, "foresight", "names models"),
+        (ALIKE._replace(kinds=3, cards=3, known=0.9, fine=1.0), 2, "foresight", "names models"),
     ],
 )
 def test_the_first_rule_that_applies_has_it(signs: Signs, rule: int, strategy: str, word: str) -> None:
@@ -45,7 +47,7 @@ def test_the_first_rule_that_applies_has_it(signs: Signs, rule: int, strategy: s
 
 @pytest.fixture
 def shared(cluster: Cluster) -> Cluster:
-    """Two workers of eight cards each, most of them held."""
+    """Two workers of eight cards each."""
     cluster.rule(placement={"strategy": "auto"})
     for name in ("w1", "w2"):
         cluster.join(name, credit=1 << 20, gpus=8, gpu_type="A100", cpus=64, batch=32)
@@ -59,17 +61,19 @@ def look(cluster: Cluster, job: str, **spec: Any) -> None:
         cluster.run(uid)
 
 
+def join_other(cluster: Cluster) -> None:
+    """One of another kind: they are no longer alike."""
+    cluster.join("other", credit=1 << 20, gpus=1, gpu_type="T4")
+
+
 def test_another_strategy_takes_over_after_ten_minutes_and_stays_for_an_hour(shared: Cluster) -> None:
     look(shared, "first", gpu_count=1)
     assert (choice(shared).rule, choice(shared).times) == (1, 0)
     assert isinstance(make_placer(shared.state, Rooms(shared.state)), Greedy)
     for number in range(7):
         look(shared, f"half-{number}", gpu_count=1, gpu_milli=500)
-    look(shared, "most", gpu_count=8)
-    look(shared, "rest", array={"last": 2}, gpu_count=1)
     signs = read_signs(shared.state)
     assert signs is not None
-    assert signs.held > 0.8
     assert signs.fine > 0.05
     shared.beating = {"w1": None, "w2": None}
     shared.advance(2 * MINUTE_S)
@@ -83,26 +87,46 @@ def test_another_strategy_takes_over_after_ten_minutes_and_stays_for_an_hour(sha
     assert (choice(shared).rule, choice(shared).before, choice(shared).times) == (2, "greedy", 1)
     assert any(isinstance(each, Note) and each.type == "placement_chosen" for each in said)
     assert isinstance(make_placer(shared.state, Rooms(shared.state)), Foresighted)
-    shared.end(shared.current("most"))
-    for minute in (1, 20, 40):
-        shared.advance(20 * MINUTE_S)
-        look(shared, f"later-{minute}")
-        assert choice(shared).rule == (2 if minute < 40 else 0), "at most once an hour"
+
+
+def test_no_choice_is_changed_twice_within_an_hour(shared: Cluster) -> None:
+    look(shared, "first", gpu_count=1)
+    shared.beating = {"w1": None, "w2": None}
+    join_other(shared)
+    for number in range(3):
+        shared.advance(6 * MINUTE_S)
+        look(shared, f"look-{number}")
+    assert (choice(shared).rule, choice(shared).times) == (0, 1)
+    shared.leave("other")
+    for number in range(4):
+        shared.advance(19 * MINUTE_S)
+        look(shared, f"later-{number}")
+        assert choice(shared).rule == (0 if number < 3 else 1), "at most once an hour"
 
 
 def test_a_condition_that_comes_and_goes_changes_nothing(shared: Cluster) -> None:
     look(shared, "first", gpu_count=1)
     shared.beating = {"w1": None, "w2": None}
     for number in range(12):
-        name = f"big-{number}"
-        look(shared, name, gpu_count=7, gpu_type="A100", array={"last": 1})
+        join_other(shared)
         shared.advance(5 * MINUTE_S)
         look(shared, f"look-{number}")
-        for uid in list(shared.state.live_of[name]):
-            shared.end(uid)
+        shared.leave("other")
         shared.advance(2 * MINUTE_S)
         look(shared, f"again-{number}")
     assert choice(shared).times == 0
+
+
+def test_of_several_kinds_of_card_each_new_choice_begins_with_foresight(cluster: Cluster) -> None:
+    """What is strewn over idle workers at first is there when they fill up."""
+    cluster.rule(placement={"strategy": "auto"})
+    cluster.join("k80", credit=100, gpus=8, gpu_type="K80", cpus=64, batch=32)
+    cluster.join("a100", credit=100, gpus=8, gpu_type="A100", cpus=64, batch=32)
+    cluster.submit("first", gpu_count=1)
+    assert (choice(cluster).rule, choice(cluster).strategy) == (2, "foresight")
+    signs = read_signs(cluster.state)
+    assert signs is not None
+    assert not signs.new, "once there is a choice it is changed by what is known alone"
 
 
 def test_a_policy_that_names_its_strategy_ends_the_choice(shared: Cluster) -> None:
@@ -124,7 +148,7 @@ def test_speed_counts_where_it_is_known(cluster: Cluster) -> None:
         cluster.submit(host, name="train", gpu_count=1, require=[f"host={host}"])
         cluster.run(cluster.current(host))
         cluster.end(cluster.current(host), wall_s=wall_s)
-    assert choice(cluster).rule == 0
+    assert choice(cluster).rule == 2
     cluster.submit("many", name="train", gpu_count=1, array={"last": 39})
     for number in range(12):
         cluster.advance(2 * MINUTE_S)

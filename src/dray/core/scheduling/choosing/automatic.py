@@ -22,7 +22,7 @@ from dray.core.model.records.ledger import ChoiceRecord
 from dray.core.scheduling.choosing.signs import NOTICED, Signs, read_signs
 
 LOOK_MS, HELD_MS, AGAIN_MS = 60_000, 10 * 60_000, 60 * 60_000
-FULL, HALF = 0.8, 0.5
+HALF = 0.5
 # What speed counts where it is known: more than what a card has too much of, less than keeping CPU work off cards.
 SPEED = 5.0
 
@@ -41,13 +41,13 @@ def _alike(signs: Signs) -> str:
     return "one kind of worker, and work takes whole cards of any model: the tightest fit is as good as any"
 
 
-def _crowded(signs: Signs) -> str:
-    if signs.fine < NOTICED or signs.held <= FULL:
-        return ""
-    return (
-        f"{signs.fine:.0%} of card work shares cards or names models and {signs.held:.0%} of the cards are held: "
-        "what is left must suit the work to come"
-    )
+def _particular(signs: Signs) -> str:
+    # However few of the cards are held: what is strewn over idle workers at first is there when they fill up.
+    if signs.fine >= NOTICED:
+        return f"{signs.fine:.0%} of card work shares cards or names models: what is left must suit the work to come"
+    if signs.cards > 1 and signs.new:
+        return f"{signs.cards} kinds of card, and nobody knows yet what is asked of them"
+    return ""
 
 
 def _uneven(signs: Signs) -> str:
@@ -65,7 +65,7 @@ def _otherwise(signs: Signs) -> str:
 
 RULES = (
     Rule(1, "greedy", _alike),
-    Rule(2, "foresight", _crowded),
+    Rule(2, "foresight", _particular),
     Rule(3, "greedy", _uneven),
     Rule(0, "greedy", _otherwise),
 )

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dray.core.lifecycle.happenings.policy import CHOICE
 from dray.core.lifecycle.providers.prices import provider_of
 from dray.core.lifecycle.state.columns import Offer
 from dray.core.lifecycle.state.experience import Experience
@@ -22,19 +23,22 @@ from dray.core.model.specs.resources import WHOLE, Asks
 MOST_SHAPES, MOST_LINES, MOST_JOBS = 500, 500, 2_000
 # Of what is usually asked for, so much must share or name cards before that counts.
 NOTICED = 0.05
+# After so many placements it is known what is usually asked for.
+FEW = 64
 
 
 class Signs(NamedTuple):
     """`kinds`: how many kinds of worker there are, told apart by provider and card; `cards`: how many kinds of card;
-    `held`: the share of them that is held; `fine`: the share of card work that shares a card or names a model;
-    `known`: of the cards that waiting work asks for, the share whose speed is known on two kinds at least.
+    `fine`: the share of card work that shares a card or names a model; `new`: hardly anything was placed so far, and
+    nothing was chosen; `known`: of the cards that waiting work asks for, the share whose speed is known on two kinds
+    at least.
     """
 
     kinds: int
     cards: int
-    held: float
     fine: float
     known: float
+    new: bool = False
 
 
 def read_signs(state: State) -> Signs | None:
@@ -44,14 +48,12 @@ def read_signs(state: State) -> Signs | None:
     if not len(here):
         return None
     offers = [columns.offers[number] for number in np.unique(columns.view["offer"][here]).tolist()]
-    total = int(columns.view["total_gpu"][here].sum()) * WHOLE
-    free = int(columns.view["free_milli"][here].sum())
     return Signs(
         len({(provider_of(offer), offer.gpu_words) for offer in offers}),
         len({_card(offer) for offer in offers if offer.gpu_words}),
-        1 - free / total if total else 0.0,
         _fine(state),
         _known(state),
+        CHOICE not in state.ledger and state.experience.placed_ever < FEW,
     )
 
 
