@@ -81,6 +81,7 @@ POLICIES = (
         preemption=PreemptionPolicy(min_run_s=0, moves=3),
         quotas=(Quota(user="*", gpus=3),),
     ),
+    Policy(placement=PlacementPolicy(strategy="auto")),
 )
 CAMPAIGNS = (
     Terms(),

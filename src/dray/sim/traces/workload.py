@@ -31,7 +31,11 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `duration_ms` is how long it truly runs once it holds everything, `restart_ms` what each start costs on top.
     `estimate_ms` is what its user believed: the order goes by it, and it becomes the time limit; without one the order
-    goes by the true run time. `deadline_ms` 0: none. `spec`: as a hub was given it; it then says all the rest.
+    goes by the true run time. `deadline_ms` 0: none. `again_ms` is what each start after the first costs.
+
+    `speeds`: how fast it runs on each kind of card, `duration_ms` being how long it takes at 1; kinds that are not
+    named run it at 1. `steps` is how many it makes in all, of which it tells; 0: it tells nothing. `name`: what it is
+    called. `spec`: as a hub was given it; it then says all the rest.
     """
 
     id: str
@@ -48,6 +52,10 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     estimate_ms: int = 0
     deadline_ms: int = 0
     restart_ms: int = 0
+    again_ms: int = 0
+    speeds: dict[str, float] = {}
+    steps: float = 0
+    name: str = "trace"
     spec: bytes = b""
 
 
@@ -96,7 +104,7 @@ def make_spec(job: TraceJob, shares: Shares) -> bytes:
     return pack_spec(
         JobSpec(
             command=["true"],
-            name="trace",
+            name=job.name,
             queue=job.queue,
             priority=job.priority,
             cpu_milli=job.cpu_milli // shares.nodes,

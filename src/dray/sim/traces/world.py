@@ -24,11 +24,13 @@ from dray.core.lifecycle.state.events import (
     Clock,
     CreditSet,
     EpochStarted,
+    Event,
     JobsSubmitted,
     NewJob,
     Outcome,
     Placement,
     PolicyChanged,
+    Progressed,
     SessionClosed,
     SessionOpened,
 )
@@ -54,24 +56,32 @@ START_MS = 1_000
 NEVER_MS = 1 << 55
 # Workers here never fall silent: failures are told outright, and a look at each of them every few seconds is not.
 RULES = Rules(suspect_ms=NEVER_MS, unknown_ms=NEVER_MS, lost_ms=NEVER_MS, lost_service_ms=NEVER_MS)
-END, DOWN, UP = 0, 1, 2
+END, DOWN, UP, TELL = 0, 1, 2, 3
+# When a run tells of its steps, after it began to work: often enough to say how fast it is.
+TELLS_MS = (60_000, 360_000, 660_000)
+LOOK_MS = 60_000
 LET_GO = 256
 IDLE_TURNS = 10_000
 
 
 class Run(NamedTuple):
-    """A job that holds its place: which attempts where, since when, and by which number its end is known."""
+    """A job that holds its place: which attempts where, since when, from when on it does new work and how fast, and by
+    which number its end is known.
+    """
 
     number: int
     began_ms: int
     placements: tuple[Placement, ...]
+    works_ms: int
+    speed: float
 
 
 class World:
     """One replay. `keep` False: what finds no room at its arrival is turned away, and the last arrival ends it.
 
     `turn_ms`: what happens within so long is folded in together, at its end, as by a busy hub. `watch` is called
-    after each arrival with its place in the trace, `look` after each turn.
+    after each arrival with its place in the trace, `look` after each turn. `rebalance` is asked what of that which runs
+    is to go elsewhere, at most once in `look_ms`.
     """
 
     def __init__(
@@ -85,12 +95,15 @@ class World:
         progress: Callable[[int, int], None] | None = None,
         watch: Callable[[World, int], None] | None = None,
         look: Callable[[World], None] | None = None,
+        rebalance: Callable[[State], Sequence[Event]] | None = None,
+        look_ms: int = LOOK_MS,
     ) -> None:
         self.state = State(RULES)
         self.nodes = {node.name: node for node in nodes}
         self._most_gpus = max((node.gpus for node in nodes), default=0)
         self._keep, self._progress = keep, progress
-        self._watch, self._look = watch, look
+        self._watch, self._look, self._rebalance = watch, look, rebalance
+        self._looked_ms, self._look_ms = -look_ms, look_ms
         self._turn_ms = max(1, turn_ms)
         self._heap: list[tuple[int, int, int, str]] = []
         self._sessions = 0
@@ -128,7 +141,9 @@ class World:
                 for event in due(self.state, clock, _no_reason):
                     self._react(apply(self.state, event, clock), clock)
                     changed = True
-            placed = self._decide(clock) if changed else 0
+            placed = self._decide(clock) if changed or self._rebalance is not None else 0
+            if self._rebalance is not None and changed and now_ms - self._looked_ms >= self._look_ms:
+                self._move(self._rebalance, clock)
             idle = 0 if placed or self.runs or place < len(jobs) else idle + 1
             self._take_stock(now_ms)
             if self._progress is not None and changed and (self.ledger.ended % step == 0):
@@ -165,6 +180,11 @@ class World:
                 if run is None or run.number != number:
                     continue
                 self._end(name, run, at_ms, clock)
+            elif kind == TELL:
+                run = self.runs.get(name)
+                if run is None or run.number != number:
+                    continue
+                self._tell(name, run, clock)
             elif kind == DOWN:
                 self._fail(name, clock)
             elif name in self._down:
@@ -233,19 +253,21 @@ class World:
     def _decide(self, clock: Clock) -> int:
         """Passes until the core says that none is due."""
         state, placed = self.state, 0
-        if not state.backlog.buckets:
+        if not state.backlog.buckets and self._rebalance is None:
             return 0  # nobody waits
         effects: list[Effect] = []
         while True:
             effects.clear()
             passed = take_pass(state, lambda event: effects.extend(apply(state, event, clock)))
-            if passed is None:
-                return placed
-            decided, again = passed
-            self.moved += sum(len(one.moves) for one in decided.preemptions)
-            self._begin(decided.placements, clock)
-            placed += len(decided.placements)
-            stopped = self._react(effects, clock) if decided.preemptions else False
+            again = stopped = False
+            if passed is not None:
+                decided, again = passed
+                self.moved += sum(len(one.moves) for one in decided.preemptions)
+                self._begin(decided.placements, clock)
+                placed += len(decided.placements)
+                stopped = bool(decided.preemptions)
+            if stopped or self._rebalance is not None:
+                stopped = self._react(effects, clock)
             if not again and not stopped:
                 return placed
 
@@ -259,17 +281,50 @@ class World:
             for one in members:
                 index = one.index if nodes > 1 else -1
                 apply(self.state, AttemptAccepted(one.worker, one.job_id, index, one.uid), clock)
-            if nodes > 1:
-                for one in members:
-                    apply(self.state, AttemptStarted(one.worker, one.job_id, one.index, one.uid), clock)
-            self._numbers += 1
             number = self._jobs[first.job_id]
             job = self._trace[number]
+            if nodes > 1 or job.steps or self._rebalance is not None:
+                for one in members:
+                    index = one.index if nodes > 1 else -1
+                    apply(self.state, AttemptStarted(one.worker, one.job_id, index, one.uid), clock)
+            self._numbers += 1
             left_ms = self._left_ms.get(first.job_id, job.duration_ms)
-            self.runs[first.job_id] = Run(self._numbers, clock.now_ms, members)
-            ends_ms = clock.now_ms + job.restart_ms + left_ms
+            again = self.ledger.first_ms[number] >= 0
+            works_ms = clock.now_ms + job.restart_ms + (job.again_ms if again else 0)
+            speed = min(job.speeds.get(self.nodes[one.worker].model, 1.0) for one in members)
+            self.runs[first.job_id] = Run(self._numbers, clock.now_ms, members, works_ms, speed)
+            ends_ms = works_ms + round(left_ms / speed)
             heapq.heappush(self._heap, (ends_ms, END, self._numbers, first.job_id))
+            for wait_ms in TELLS_MS if job.steps and nodes == 1 else ():
+                if works_ms + wait_ms < ends_ms:
+                    heapq.heappush(self._heap, (works_ms + wait_ms, TELL, self._numbers, first.job_id))
             self.ledger.begin(number, clock.now_ms - START_MS)
+
+    def _tell(self, job_id: str, run: Run, clock: Clock) -> None:
+        """A run says how many steps it has made, and which part of all that is."""
+        job = self._trace[self._jobs[job_id]]
+        done_ms = job.duration_ms - self._left_ms.get(job_id, job.duration_ms) + _worked_ms(run, clock.now_ms)
+        fraction, (one,) = done_ms / job.duration_ms, run.placements
+        apply(self.state, Progressed(one.worker, one.uid, round(fraction * job.steps), fraction), clock)
+
+    def _move(self, rebalance: Callable[[State], Sequence[Event]], clock: Clock) -> None:
+        """What is decided about work that runs is carried out by the steps that a hub takes."""
+        self._looked_ms = clock.now_ms
+        self._save_all(clock)
+        decided = rebalance(self.state)
+        for event in decided:
+            self._react(apply(self.state, event, clock), clock)
+        if decided:
+            self._decide(clock)
+
+    def _save_all(self, clock: Clock) -> None:
+        """All that runs has just saved: whoever is stopped has lost nothing, and that is what a move is reckoned by."""
+        for job_id, run in self.runs.items():
+            if clock.now_ms > run.works_ms:
+                for one in run.placements:
+                    index = one.index if len(run.placements) > 1 else -1
+                    saved = AttemptSaved(one.worker, job_id, index, one.uid, clock.now_ms)
+                    apply(self.state, saved, clock)
 
     def _shares(self, job_id: str) -> Shares:
         return cut(self._trace[self._jobs[job_id]], self._most_gpus)
@@ -288,7 +343,6 @@ class World:
             return False
         job_id, state = attempt.job_id, self.state
         run = self.runs.get(job_id)
-        number = self._jobs[job_id]
         if run is not None:
             self._interrupt(job_id, clock, saved=True)
         members = run.placements if run is not None else ()
@@ -297,9 +351,9 @@ class World:
             (asked.uid, attempt.index, attempt.worker)
         ]:
             spelled = index if many else -1
-            restart_ms = self._trace[number].restart_ms
-            if run is not None and clock.now_ms - run.began_ms > restart_ms:
-                apply(state, AttemptSaved(worker, job_id, spelled, uid, 1, restart_ms), clock)
+            if run is not None and clock.now_ms > run.works_ms:
+                idle_ms = run.works_ms - run.began_ms
+                apply(state, AttemptSaved(worker, job_id, spelled, uid, 1, idle_ms), clock)
             ran_s = (clock.now_ms - (run.began_ms if run else clock.now_ms)) / 1000
             outcome = Outcome(job_id, spelled, uid, "preempted", wall_s=ran_s)
             apply(state, AttemptEnded(worker, outcome), clock)
@@ -307,11 +361,9 @@ class World:
 
     def _interrupt(self, job_id: str, clock: Clock, saved: bool) -> None:
         run, number = self.runs.pop(job_id), self._jobs[job_id]
-        job = self._trace[number]
-        ran_ms = clock.now_ms - run.began_ms
         if saved:
-            done_ms = max(0, ran_ms - job.restart_ms)
-            self._left_ms[job_id] = self._left_ms.get(job_id, job.duration_ms) - done_ms
+            whole_ms = self._trace[number].duration_ms
+            self._left_ms[job_id] = self._left_ms.get(job_id, whole_ms) - _worked_ms(run, clock.now_ms)
         self.ledger.interrupt(number, clock.now_ms - START_MS, preempted=saved)
 
     # --- afterwards ---------------------------------------------------------------------------------------------------
@@ -330,6 +382,11 @@ class World:
         state = self.state
         touched = take_touched(state)
         release(state, touched.jobs, touched.tasks, touched.attempts)
+
+
+def _worked_ms(run: Run, now_ms: int) -> int:
+    """How much a run has done, as long as that takes at a speed of 1."""
+    return round(max(0, now_ms - run.works_ms) * run.speed)
 
 
 def _no_reason(job_id: str) -> str:
