@@ -170,8 +170,9 @@ class WorkloadWatch:
         for other, book in self._books.items():
             if attempt.uid in book.held and (other != name or not _holds(state, attempt)):
                 milli, since = book.held.pop(attempt.uid)
-                # One that is sent again has used nothing until then.
-                since = max(since, attempt.assigned_ms)
+                if not attempt.accepted_at_ms:
+                    # One that is sent again has used nothing until then; one that was lost and came back has.
+                    since = max(since, attempt.assigned_ms)
                 book.used_ms += milli * max(0, state.now_ms - since)
         if name in self._books and _holds(state, attempt):
             ask = state.ask(attempt)
