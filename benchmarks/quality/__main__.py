@@ -1,6 +1,7 @@
 """Run the quality benchmarks and write their tables.
 
-python -m benchmarks.quality --traces DIR [--only q1|q2|backfill|deadlines|fairness|pace] [--seeds 42,43] [--cores N]
+python -m benchmarks.quality --traces DIR [--only q1|q2|backfill|deadlines|fairness|pace|capacity] [--seeds 42,43]
+    [--cores N]
 """
 
 from __future__ import annotations

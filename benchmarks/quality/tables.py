@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
-from benchmarks.quality import backfill, deadlines, fairness, muri, openb, pace
+from benchmarks.quality import backfill, capacity, deadlines, fairness, muri, openb, pace
 
 Runs = list[dict[str, Any]]
 Rows = list[list[str]]
@@ -175,6 +175,17 @@ def _chosen(runs: Runs, load: float, rule: str) -> Runs:
     return [run for run in runs if run["load"] == load and run["rule"] == rule]
 
 
+def advice(asked: argparse.Namespace) -> tuple[Runs, Rows]:
+    """Advice about further machines against a replay with them; the bar is a tenth."""
+    runs = capacity.run(asked.traces)
+    rows = [["asked at", "more", "jobs", "guessed", "wait before s", "advised s", "true s", "off", "p90 off"]]
+    for run in runs:
+        row = [f"{run['moment']:.0%}", f"{run['more']}", f"{run['jobs']}", f"{run['guessed']}"]
+        row += [f"{run[name]:.0f}" for name in ("before_p50_s", "advised_p50_s", "true_p50_s")]
+        rows.append([*row, f"{run['off_p50']:.1%}", f"{run['off_p90']:.1%}"])
+    return runs, rows
+
+
 PARTS: dict[str, Callable[[argparse.Namespace], tuple[Runs, Rows]]] = {
     "q1": placement,
     "q2": order,
@@ -182,4 +193,5 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[Runs, Rows]]] = {
     "deadlines": dates,
     "fairness": shares,
     "pace": paces,
+    "capacity": advice,
 }

@@ -30,7 +30,7 @@ ECHOES = {"action", "dry_run", "next_cursor"}
 MOVING = frozenset(
     "oldest_wait_s age_s last_heartbeat tokens submitted_at at uid assigned_at accepted_at started_at ended_at fence"
     " registered_at created_at etag starts_per_min_5m starts_per_min_1h ends_per_min_5m ends_per_min_1h wait_p50_s"
-    " wait_p90_s estimate known reports".split()
+    " wait_p90_s estimate known reports waits".split()
 )
 
 

@@ -52,6 +52,7 @@ from dray.core.lifecycle.state.events import (
 )
 from dray.core.lifecycle.state.experience import SpeedSample
 from dray.core.lifecycle.state.service_events import (
+    AdviceGiven,
     HealthChanged,
     LaunchAsked,
     LaunchForgotten,
@@ -80,6 +81,7 @@ from dray.core.lifecycle.state.workload_events import (
 from dray.core.lifecycle.waiting.facts import WaitsCharged
 from dray.core.model import objectives
 from dray.core.model.records.ledger import (
+    AdviceRecord,
     AlarmRecord,
     ChoiceRecord,
     LauncherRecord,
@@ -190,6 +192,7 @@ FACTS: list[Fact] = [
     ServiceUpdated("job", b"\x80", "ann", "rollback", 2, 3),
     UpdateAbandoned("job", "replica 3 keeps ending", "ann"),
     RolloutStepped("job"),
+    AdviceGiven("aa11", "8 × H100 80 GB", "gpu-17", 2, 4, 7_200_000, 1_200_000),
     ProviderJudged("cloud", "bad", "5 of 7 attempts that ended there lately failed by its fault"),
     PlacementChosen("foresight", 2, "83% of the cards are held"),
     LaunchAsked("site-2-7", "site", "for job", "job", "ann"),
@@ -572,6 +575,7 @@ RECORDS: dict[str, Any] = {
     ),
     "launcher": LauncherRecord(8, 3, 4, "no such partition", 1.5, 5),
     "speed": SpeedRecord("train", "a100", (2.5, 2.25), 0.125, 1),
+    "advice": AdviceRecord("aa11", "8 × H100 80 GB", "gpu-17", 2, 4, 7_200_000, 1_200_000, 1),
     "lesson": Lesson(16_000_000_000, "job", 1),
     "policy": PolicyRecord(b"\x80", "policy.yaml", "ann", "sha256:00", 1),
     "template": TemplateRecord((TemplateVersion(2, "sha256:00", b"\x80", "ann", 1),), 3, "ben"),

@@ -33,6 +33,7 @@ _DAEMONS = "dray.cli.machines.up_and_down"
 _SITE = "dray.cli.site.commands"
 _PAST = "dray.cli.site.past"
 _SERVICES = "dray.cli.services.commands"
+_STUDIES = "dray.cli.site.studies"
 COMMANDS = {
     "up": (f"{_DAEMONS}:up", "Start a hub and a worker on this machine."),
     "down": (f"{_DAEMONS}:down", "Stop the hub and the agent of this home."),
@@ -93,6 +94,8 @@ COMMANDS = {
         "List who was told of what, and how that ended.",
     ),
     "config": (f"{_SITE}:config", "Show what holds and where it came from; apply a policy."),
+    "advise": (f"{_STUDIES}:advise", "Advice about the site: which workers would help."),
+    "whatif": (f"{_STUDIES}:whatif", "Say when work would start under another policy, or with more workers."),
     "sim": ("dray.cli.site.sim:sim", "Replay a trace or this hub's history under other policies."),
     "store": ("dray.cli.site.store:store", "Carry the store to a database, or back."),
     "template": ("dray.cli.site.templates:template", "List, show, render, add and remove templates."),

@@ -311,6 +311,7 @@ async def _live(
         asyncio.create_task(hub.answers.forecasts.run()),
         asyncio.create_task(hub.notifier.run()),
         asyncio.create_task(hub.views.history.run()),
+        asyncio.create_task(hub.studies.all.run()),
         asyncio.create_task(hub.alarms.run()),
         asyncio.create_task(hub.launch_desk.run()),
         asyncio.create_task(watch_store(hub.engine, hub.store, hub.ground.setbacks.reports)),

@@ -81,6 +81,7 @@ from dray.hub.standing import Standing
 from dray.hub.store.base import AuditRecord, Position, Remote, Store, TokenRow
 from dray.hub.store.space import SpaceWatch
 from dray.hub.store.writer import StoreWriter, make_writer
+from dray.hub.studies.desk import StudyDesk, make_studies
 from dray.hub.templates.answers import TemplateAnswers
 from dray.hub.tunnels.passages import Passages
 from dray.hub.views.views import Views, make_views
@@ -127,6 +128,7 @@ class Hub(NamedTuple):
     url: str
     ground: Ground
     launch_desk: LaunchDesk
+    studies: StudyDesk
     mirror: Mirror | None = None
     gateways: Gateways | None = None
     grpc: GrpcApi | None = None
@@ -210,7 +212,9 @@ def wire_hub(
     views, roles = make_views(writer, engine, clock, answers, config), HubRoles(ground.role, store, engine)
     launch_desk, launches = make_launches(engine, tokens, owners)
     workloads, leases = WorkloadAnswers(answers, engine, feed), Leases(the_engine, sessions, tokens)
-    desk = Desk(answers, tokens, owners, *asked, roles, views, SignIn(tokens), workloads, leases, launches)
+    studies = make_studies(engine, clock, answers, store)
+    seen = (roles, views, SignIn(tokens))
+    desk = Desk(answers, tokens, owners, *asked, *seen, workloads, leases, launches, studies)
     around = Surroundings(desk, tokens.hold, budgets, words, sessions.departures, report)
     channels = ClientChannels(around, ChannelLimits(config.frame_msgpack_bytes, config.queue_bytes))
     passages = Passages(the_engine, sessions, tokens.hold, budgets, passes)
@@ -225,7 +229,7 @@ def wire_hub(
     owners.tell_join = _join_words(ground.role.url, tls_files(config), store.remote)
     sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
     grpc = _make_grpc_api(ground, api, desk, sessions)
-    more = (views, api, server, server.url, ground, launch_desk, mirror, gateways, grpc)
+    more = (views, api, server, server.url, ground, launch_desk, studies, mirror, gateways, grpc)
     return Hub(config, store, writer, engine, answers, *sides, *more)
 
 

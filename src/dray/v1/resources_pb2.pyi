@@ -492,6 +492,7 @@ class Job(_message.Message):
     SERVICE_FIELD_NUMBER: _builtins.int
     ESTIMATE_FIELD_NUMBER: _builtins.int
     MONEY_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___JobState.ValueType
@@ -563,6 +564,10 @@ class Job(_message.Message):
     def estimate(self) -> Global___Estimate:
         """In lists: when a pending job starts, where that is known."""
 
+    @_builtins.property
+    def waits(self) -> Global___Waits:
+        """For how long it has waited for what; not in lists."""
+
     def __init__(
         self,
         *,
@@ -607,16 +612,72 @@ class Job(_message.Message):
         service: Global___ServiceStanding | None = ...,
         estimate: Global___Estimate | None = ...,
         money: _builtins.float = ...,
+        waits: Global___Waits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "ended_at", b"ended_at", "estimate", b"estimate", "exit_code", b"exit_code", "progress", b"progress", "service", b"service", "spec", b"spec", "started_at", b"started_at", "submitted_at", b"submitted_at", "tasks", b"tasks", "verdict", b"verdict"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "ended_at", b"ended_at", "estimate", b"estimate", "exit_code", b"exit_code", "progress", b"progress", "service", b"service", "spec", b"spec", "started_at", b"started_at", "submitted_at", b"submitted_at", "tasks", b"tasks", "verdict", b"verdict", "waits", b"waits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "after", b"after", "attempt_count", b"attempt_count", "attempts", b"attempts", "calls", b"calls", "cancel_requested", b"cancel_requested", "edited", b"edited", "ended_at", b"ended_at", "error", b"error", "estimate", b"estimate", "exit_class", b"exit_class", "exit_code", b"exit_code", "failures", b"failures", "held", b"held", "held_by", b"held_by", "id", b"id", "labels", b"labels", "learned", b"learned", "losses", b"losses", "money", b"money", "name", b"name", "note", b"note", "outgrown", b"outgrown", "phase", b"phase", "preemptions", b"preemptions", "priority", b"priority", "progress", b"progress", "queue", b"queue", "reason", b"reason", "service", b"service", "signal", b"signal", "spec", b"spec", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "tasks", b"tasks", "tier", b"tier", "type", b"type", "user", b"user", "verdict", b"verdict", "worker", b"worker", "workload", b"workload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "after", b"after", "attempt_count", b"attempt_count", "attempts", b"attempts", "calls", b"calls", "cancel_requested", b"cancel_requested", "edited", b"edited", "ended_at", b"ended_at", "error", b"error", "estimate", b"estimate", "exit_class", b"exit_class", "exit_code", b"exit_code", "failures", b"failures", "held", b"held", "held_by", b"held_by", "id", b"id", "labels", b"labels", "learned", b"learned", "losses", b"losses", "money", b"money", "name", b"name", "note", b"note", "outgrown", b"outgrown", "phase", b"phase", "preemptions", b"preemptions", "priority", b"priority", "progress", b"progress", "queue", b"queue", "reason", b"reason", "service", b"service", "signal", b"signal", "spec", b"spec", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "tasks", b"tasks", "tier", b"tier", "type", b"type", "user", b"user", "verdict", b"verdict", "waits", b"waits", "worker", b"worker", "workload", b"workload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class WaitPart(_message.Message):
+    """A first reason, and for how long it was one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    WORDS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    words: _builtins.str
+    seconds: _builtins.float
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        words: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "seconds", b"seconds", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitPart: _TypeAlias = WaitPart  # noqa: Y015
+
+@_typing.final
+class Waits(_message.Message):
+    """For how long some of a job has waited, by what stood in its way first; the longest part comes first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SECONDS_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    seconds: _builtins.float
+    message: _builtins.str
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitPart]: ...
+    def __init__(
+        self,
+        *,
+        seconds: _builtins.float = ...,
+        parts: _abc.Iterable[Global___WaitPart] | None = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "parts", b"parts", "seconds", b"seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Waits: _TypeAlias = Waits  # noqa: Y015
 
 @_typing.final
 class Task(_message.Message):
@@ -1192,6 +1253,7 @@ class Reason(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     LEARNED_FIELD_NUMBER: _builtins.int
     LAUNCHES_FIELD_NUMBER: _builtins.int
+    WAITS_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     summary: _builtins.str
     ever: _builtins.bool
@@ -1223,6 +1285,8 @@ class Reason(_message.Message):
     def launches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What each launcher does for it whose workers would hold it."""
 
+    @_builtins.property
+    def waits(self) -> Global___Waits: ...
     def __init__(
         self,
         *,
@@ -1243,10 +1307,11 @@ class Reason(_message.Message):
         failures: _abc.Iterable[Global___Failure] | None = ...,
         learned: _builtins.str = ...,
         launches: _abc.Iterable[_builtins.str] | None = ...,
+        waits: Global___Waits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "estimate", b"estimate", "place", b"place", "preemption", b"preemption", "start", b"start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "estimate", b"estimate", "place", b"place", "preemption", b"preemption", "start", b"start", "waits", b"waits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "change", b"change", "classes", b"classes", "estimate", b"estimate", "ever", b"ever", "failures", b"failures", "fix", b"fix", "holders", b"holders", "launches", b"launches", "learned", b"learned", "place", b"place", "preemption", b"preemption", "start", b"start", "state", b"state", "summary", b"summary", "workers", b"workers", "workers_total", b"workers_total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blockers", b"blockers", "change", b"change", "classes", b"classes", "estimate", b"estimate", "ever", b"ever", "failures", b"failures", "fix", b"fix", "holders", b"holders", "launches", b"launches", "learned", b"learned", "place", b"place", "preemption", b"preemption", "start", b"start", "state", b"state", "summary", b"summary", "waits", b"waits", "workers", b"workers", "workers_total", b"workers_total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

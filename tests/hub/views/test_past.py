@@ -174,3 +174,20 @@ def test_a_job_says_what_it_waited_for_while_it_waits_and_after_its_end(hub: Run
     assert first["message"].startswith("waited 1.")
     assert ask(hub, "POST", "/jobs/held1/cancel", token=token)[0] == 200
     assert waited("held1")["parts"][0]["reason"] == "held"
+
+
+def test_a_machine_on_which_others_of_the_job_went_well_is_not_blamed(hub: RunningHub) -> None:
+    token = hub.make_token("dee")
+    spec = make_spec(id="mixed", name="mixed", array={"first": 0, "last": 6})
+    assert ask(hub, "POST", "/jobs", spec, token=token)[0] == 201
+    with hub.worker("m7", slots=make_slots(1), features=FEATURES) as worker:
+        worker.register()
+        for number in range(7):
+            worker.ready(1)
+            task = worker.assigned()
+            worker.accept(task)
+            worker.started(task)
+            worker.result(task, *(("failed", 1) if number > 3 else ("succeeded", 0)))
+        wait_until(partial(has_ended, hub, "mixed"))
+    told = get(hub, "/failures", token)
+    assert [(group["count"], group["fault"]) for group in told["groups"]] == [(3, "program")]

@@ -5,6 +5,7 @@ import { ask, Refusal, useAsked } from "../hub.ts";
 import { param } from "../route.ts";
 import { may } from "../session.ts";
 import { Card, Empty, Lead, Shown, Table, Tabs } from "../ui.tsx";
+import { Capacity, Contrast, Drain, More, Progress, useStudy } from "./studies.tsx";
 import { Submit } from "./submit.tsx";
 
 // What would happen? A job that is not submitted, a policy that is not applied.
@@ -17,12 +18,21 @@ export function WhatIf() {
         of={[
           ["policy", "another policy"],
           ["job", "a job"],
+          ["drain", "a drain"],
+          ["more", "more machines"],
+          ["past", "the last weeks with more"],
         ]}
         chosen={tab}
         to={(to) => `/ui/whatif?tab=${to}`}
       />
       {tab === "job" ? (
         <Submit />
+      ) : tab === "drain" ? (
+        <Drain />
+      ) : tab === "more" ? (
+        <More />
+      ) : tab === "past" ? (
+        <Capacity />
       ) : may("admin") ? (
         <Policies />
       ) : (
@@ -41,6 +51,7 @@ function Editor({ now }: { now: PolicyAnswer }) {
   const text = useSignal(JSON.stringify(now.policy, null, 2));
   const found = useSignal<PolicyChange | null>(null);
   const fault = useSignal("");
+  const study = useStudy();
   const read = async (): Promise<unknown> => (await import("yaml")).parse(text.value, { maxAliasCount: 20 });
   const look = async () => {
     fault.value = "";
@@ -106,10 +117,18 @@ function Editor({ now }: { now: PolicyAnswer }) {
             <p class="faint">Change a value, and ask: nothing is applied by that.</p>
           )}
         </div>
+        {study.study.value || study.fault.value ? (
+          <Progress of={study}>{(answer) => <Contrast answer={answer} />}</Progress>
+        ) : null}
         <div class="buttons">
           <button type="button" class="first" onClick={look}>
             What would change?
           </button>
+          {change?.changed ? (
+            <button type="button" onClick={async () => study.begin("/whatif", { policy: await read() })}>
+              When would what waits start?
+            </button>
+          ) : null}
           {change?.changed ? (
             <button
               type="button"

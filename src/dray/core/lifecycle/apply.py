@@ -59,6 +59,7 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     service_events.ProviderJudged: provider_health.judged,
     service_events.PlacementChosen: policy.placement_chosen,
     events.AlarmChanged: alarms.alarm_changed,
+    service_events.AdviceGiven: alarms.advice_given,
     events.IdleReached: idling.idle_reached,
     events.ArrayExtended: jobs.extended,
     service_events.ServiceScaled: updates.scaled,

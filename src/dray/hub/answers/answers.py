@@ -392,7 +392,7 @@ class Answers:
         return answer
 
     async def plan(self, caller: Caller, spec: Any, eta_s: float = 0) -> Document:
-        checked = self._read_one(caller, spec)
+        checked = self.read_one(caller, spec)
         answer = await self._try_out(
             caller, checked, lambda state, clock: plan_steps(state, checked, clock, caller.sees)
         )
@@ -406,10 +406,10 @@ class Answers:
 
     async def rank(self, caller: Caller, spec: Any) -> Document:
         """What a job could choose between: providers and cards with their money and time."""
-        checked = self._read_one(caller, spec)
+        checked = self.read_one(caller, spec)
         return await self._try_out(caller, checked, lambda state, clock: rank_steps(state, checked, clock))
 
-    def _read_one(self, caller: Caller, spec: Any) -> JobSpec:
+    def read_one(self, caller: Caller, spec: Any) -> JobSpec:
         how: Any = {"calls": True, "expand": self.templates.expand, "lay": self._lay}
         return commands.read_specs(caller, [spec], 1, **how)[0]
 

@@ -53,8 +53,20 @@ _RUN = msgspec.msgpack.Decoder(_Run)
 
 
 def foresee(pieces: Sequence[bytes], go_on: Callable[[], bool]) -> Foresight:
-    """Several runs into the future of one scene; a task that starts in fewer than half of them has no estimate."""
-    state, clock, wanted = build_scene(pieces)
+    """Several runs into the future of one scene."""
+    return run_forward(*build_scene(pieces), go_on)
+
+
+def run_forward(
+    state: State,
+    clock: Clock,
+    wanted: list[TaskKey],
+    go_on: Callable[[], bool],
+    tell: Callable[[int], None] | None = None,
+) -> Foresight:
+    """Several runs into the future; a task that starts in fewer than half of them has no estimate. `tell` hears of
+    each that it is over.
+    """
     began, runs, middle = time.monotonic(), list[Waits](), _Run([], [], {})
     for number in range(DRAWS):
         if (number >= LEAST_DRAWS and time.monotonic() - began > BUDGET_S) or not go_on():
@@ -63,6 +75,8 @@ def foresee(pieces: Sequence[bytes], go_on: Callable[[], bool]) -> Foresight:
         if run is not None:
             runs.append({(job_id, index): wait for job_id, index, wait in run.waits})
             middle = run if number == 0 else middle
+        if tell is not None:
+            tell(number + 1)
     found = []
     for key in wanted:
         waits_of = sorted(run[key] for run in runs if key in run)

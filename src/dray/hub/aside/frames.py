@@ -6,8 +6,8 @@ import struct
 from typing import IO
 
 LENGTH = struct.Struct(">I")
-# An answer begins with one of these: the value asked for, or why there is none.
-VALUE, FAULT = b"v", b"f"
+# An answer begins with one of these: the value asked for, or why there is none; before it how far it has come.
+VALUE, FAULT, COURSE = b"v", b"f", b"c"
 
 
 def frame(piece: bytes) -> bytes:

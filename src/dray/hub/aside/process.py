@@ -11,16 +11,17 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.state import State
-from dray.hub.aside.frames import FAULT, LENGTH, frame
+from dray.hub.aside.frames import COURSE, FAULT, LENGTH, frame
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
 
 PROGRAM = "dray.hub.aside.program"
 Pack = Callable[[State, Clock], Iterator[bytes]]
+Hear = Callable[[bytes], None]
 
 
 class WorkFailed(Exception):
@@ -44,23 +45,29 @@ class SideProcess:
         """Whether a question is under way."""
         return self._turn.locked()
 
-    async def ask(self, work: str, pack: Pack) -> tuple[int, bytes]:
+    async def ask(self, work: str, pack: Pack, hear: Hear | None = None) -> tuple[int, bytes]:
         """Have some work done on a scene: the moment of the scene, and the packed answer."""
+        clock = self._clock.read()
+        return clock.now_ms, await self.ask_about(work, self._scene(pack, clock), hear)
+
+    async def ask_about(self, work: str, pieces: AsyncIterator[bytes], hear: Hear | None = None) -> bytes:
+        """Have some work done on whatever these pieces are; `hear` is told how far it has come, packed."""
         async with self._turn:
             process = await self._running()
             assert process.stdin is not None  # it was started with pipes
             assert process.stdout is not None
             try:
-                now_ms = await self._send(process.stdin, work, pack)
-                length = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))[0]
-                said = await process.stdout.readexactly(length)
+                await _send(process.stdin, work, pieces)
+                while (said := await _hear(process.stdout))[:1] == COURSE:
+                    if hear is not None:
+                        hear(said[1:])
             except BaseException:
                 # Whoever asks next must not get this answer for their own.
                 self.stop()
                 raise
         if said[:1] == FAULT:
             raise WorkFailed(said[1:].decode(errors="replace"))
-        return now_ms, said[1:]
+        return said[1:]
 
     def stop(self) -> None:
         """End the process; the next question starts another."""
@@ -69,24 +76,18 @@ class SideProcess:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
 
-    async def _send(self, pipe: asyncio.StreamWriter, work: str, pack: Pack) -> int:
-        """Pack and send a scene, one piece per turn of the engine."""
-        clock = self._clock.read()
+    async def _scene(self, pack: Pack, clock: Clock) -> AsyncIterator[bytes]:
+        """Pack a scene, one piece per turn of the engine."""
 
         def begin(state: State) -> list[bytes]:
             pieces.append(pack(state, Clock(clock.now_ms, clock.at_ms)))
             return [*_next(pieces[0])]
 
         pieces: list[Iterator[bytes]] = []
-        pipe.write(frame(work.encode()))
         some = await self._engine.read(begin)
         while some:
-            pipe.write(frame(some[0]))
-            await pipe.drain()
+            yield some[0]
             some = await self._engine.read(lambda state: [*_next(pieces[0])])
-        pipe.write(frame(b""))
-        await pipe.drain()
-        return clock.now_ms
 
     async def _running(self) -> asyncio.subprocess.Process:
         if self._process is None or self._process.returncode is not None:
@@ -101,6 +102,20 @@ class SideProcess:
                 start_new_session=True,
             )
         return self._process
+
+
+async def _send(pipe: asyncio.StreamWriter, work: str, pieces: AsyncIterator[bytes]) -> None:
+    pipe.write(frame(work.encode()))
+    async for piece in pieces:
+        pipe.write(frame(piece))
+        await pipe.drain()
+    pipe.write(frame(b""))
+    await pipe.drain()
+
+
+async def _hear(pipe: asyncio.StreamReader) -> bytes:
+    length = LENGTH.unpack(await pipe.readexactly(LENGTH.size))[0]
+    return await pipe.readexactly(length)
 
 
 def _next(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -11,6 +11,8 @@ from dray.core.model.labels import LABEL_NAME
 from dray.core.model.records.records import JobState
 from dray.errors import InvalidInput, Problem
 from dray.hub.answers.pages import read_cursor
+from dray.hub.http.bodies import read_struct
+from dray.hub.http.replies import Answer
 from dray.hub.http.routes import API, Param, Request, Route
 from dray.hub.http.streams import Stream, feed_lines
 from dray.hub.operations import asks
@@ -24,6 +26,7 @@ from dray.hub.views.past.failures import KEYS, ListFailures
 from dray.hub.views.past.history import SERIES
 from dray.hub.views.past.timeline import ShowTimeline
 from dray.hub.views.spans import read_moment
+from dray.wire.schemas.studies import CapacityRequest, ReplayRequest, WhatIfRequest
 
 EVENT_ID = r"[0-9]{1,18}\.[0-9]{1,9}"
 LABEL = r"[^=\x00-\x1f\x7f]+=[^\x00-\x1f\x7f]*"
@@ -200,7 +203,27 @@ def _api(method: str, path: str, name: str, **more: Any) -> Route:
     return Route(method, API + path, OPERATIONS[name], **more)
 
 
+_STUDY_WAIT = Param("wait_s", "wait so long for its end", kind="number", default=0, low=0, high=60)
+
+
+def _study(path: str, name: str, kind: Any) -> Route:
+    read = lambda request: read_struct(kind, request.body)  # noqa: E731 - one line for each of three
+    return _api(
+        "POST", path, name, body=kind, body_optional=True, read=read, statuses=(201,), write=_write_begun
+    )
+
+
+def _write_begun(document: Any) -> Answer:
+    return Answer(document, 201)
+
+
 VIEW_ROUTES: tuple[Route, ...] = (
+    _study("/whatif", "ask_what_if", WhatIfRequest),
+    _study("/sim", "replay_past", ReplayRequest),
+    _study("/capacity", "advise_capacity", CapacityRequest),
+    _api("GET", "/capacity", "list_advice"),
+    _api("GET", "/studies/{id}", "show_study", params=(_STUDY_WAIT,), waits="wait_s"),
+    _api("DELETE", "/studies/{id}", "cancel_study"),
     _api("GET", "/jobs", "list_jobs", params=_JOBS, read=_read_filter),
     _api("GET", "/jobs:counts", "count_jobs", params=_COUNTED),
     _api("GET", "/events:page", "list_events", params=_EVENT_PAGE, read=_read_events),

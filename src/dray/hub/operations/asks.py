@@ -97,6 +97,13 @@ class RerunJob(NamedTuple):
     key: str = ""
 
 
+class ShowStudy(msgspec.Struct):
+    """One study, once it is over or `wait_s` have passed."""
+
+    id: str
+    wait_s: float = 0
+
+
 class ExplainJob(msgspec.Struct):
     """Why a job waits; `eta_s` is how long to wait for an estimate of its start."""
 

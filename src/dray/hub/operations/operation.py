@@ -23,6 +23,7 @@ from dray.hub.calls.subscriptions import Listener
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations.batches import Batches
 from dray.hub.pages.sign_in import SignIn
+from dray.hub.studies.desk import StudyDesk
 from dray.hub.views.views import Views
 from dray.hub.workers.leases import Leases
 from dray.hub.workers.owners import Owners
@@ -134,6 +135,7 @@ class Desk(NamedTuple):
     workloads: Workloads | None = None
     leases: Leases | None = None
     launches: Launches | None = None
+    studies: StudyDesk | None = None
 
 
 class Session(Protocol):

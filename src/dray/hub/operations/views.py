@@ -6,6 +6,7 @@ Each answer is bounded, and so is what it takes. What others do is told by the p
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 from dray.hub.access.caller import Caller
 from dray.hub.answers.service import Document
@@ -13,6 +14,7 @@ from dray.hub.documents.public_feed import FeedEvent
 from dray.hub.documents.records import moment
 from dray.hub.operations import asks
 from dray.hub.operations.operation import READ, Desk, Operation
+from dray.hub.studies.desk import StudyDesk
 from dray.hub.views.live import FollowViews
 from dray.hub.views.machines import ListWorkers
 from dray.hub.views.past.events import ListEvents
@@ -21,7 +23,14 @@ from dray.hub.views.past.timeline import AHEAD_MS, ShowTimeline
 from dray.hub.views.spans import DAY_MS, read_span
 from dray.hub.views.views import Views
 from dray.wire.schemas import jobs as shapes
+from dray.wire.schemas import studies as study_shapes
 from dray.wire.schemas import views as view_shapes
+from dray.wire.schemas.studies import CapacityRequest, ReplayRequest, WhatIfRequest
+
+
+def _studies(desk: Desk) -> StudyDesk:
+    assert desk.studies is not None  # every hub has them
+    return desk.studies
 
 
 def _of(desk: Desk) -> Views:
@@ -57,7 +66,46 @@ async def list_events(desk: Desk, caller: Caller, ask: ListEvents) -> Document:
     return await views.events.show(caller, ask, read_span(ask.since, ask.until, views.clock_ms(), DAY_MS))
 
 
+async def ask_what_if(desk: Desk, caller: Caller, ask: WhatIfRequest) -> Document:
+    studies = _studies(desk)
+    question = await studies.whatif.read(caller, ask)
+    return studies.all.begin(caller, "whatif", ask, partial(studies.whatif.work, caller, *question))
+
+
+async def replay_past(desk: Desk, caller: Caller, ask: ReplayRequest) -> Document:
+    studies = _studies(desk)
+    ready = await studies.replays.read_replay(ask)
+    return studies.all.begin(caller, "replay", ask, partial(studies.replays.replay, caller, ready))
+
+
+async def advise_capacity(desk: Desk, caller: Caller, ask: CapacityRequest) -> Document:
+    studies = _studies(desk)
+    ready = await studies.replays.read_capacity(ask)
+    return studies.all.begin(caller, "capacity", ask, partial(studies.replays.advise, caller, ready))
+
+
+async def cancel_study(desk: Desk, caller: Caller, ask: asks.Named) -> Document:
+    return _studies(desk).all.cancel(caller, ask.id)
+
+
+async def list_advice(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:
+    return {"earlier": await _studies(desk).replays.judged()}
+
+
 VIEWS = (
+    Operation("ask_what_if", "Ask when work would start under another policy, without some workers, with more", READ,
+              WhatIfRequest, study_shapes.StudyDocument, ask_what_if, weight=10),
+    Operation("replay_past", "Replay what the hub remembers under other policies, or with more workers", READ,
+              ReplayRequest, study_shapes.StudyDocument, replay_past, weight=10),
+    Operation("advise_capacity", "Ask what one more worker of each kind would have brought", READ, CapacityRequest,
+              study_shapes.StudyDocument, advise_capacity, weight=10),
+    Operation("show_study", "Show how far a question is that takes a while, and its answer", READ, asks.ShowStudy,
+              study_shapes.StudyDocument,
+              lambda desk, caller, ask: _studies(desk).all.show(caller, ask.id, ask.wait_s)),
+    Operation("cancel_study", "Call a question off that takes a while", READ, asks.Named, study_shapes.StudyDocument,
+              cancel_study),
+    Operation("list_advice", "List what was advised about capacity, and what became of it", READ, asks.Nothing,
+              study_shapes.AdviceList, list_advice, weight=5),
     Operation("list_events", "List what happened from one moment to another", READ, ListEvents, view_shapes.EventPage,
               list_events, weight=10, paged=True),
     Operation("show_load", "Show what running tasks of a job have used, minute by minute", READ, asks.ShowLoad,

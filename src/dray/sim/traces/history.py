@@ -41,7 +41,7 @@ class History(NamedTuple):
     absences: list[Failure]
 
 
-class _Use:
+class Use:
     """When a worker was first and last seen to run something."""
 
     __slots__ = ("first_ms", "last_ms")
@@ -62,9 +62,13 @@ def read_history(home: Path, since_ms: int) -> History:
             f"{path} does not exist: --history reads the store of a hub's home, give it with --home"
         )
     reader = Reader(path)
-    used: dict[str, _Use] = {}
+    used: dict[str, Use] = {}
     try:
-        jobs = [one for job in _jobs(reader, since_ms) for one in _runs(reader, job, used)]
+        jobs = [
+            one
+            for job in _jobs(reader, since_ms)
+            for one in runs_of(job, reader.find_attempts(job.id, None, MOST_ATTEMPTS), used)
+        ]
         workers = [worker for worker in reader.load().workers if worker.id in used or not worker.left]
     finally:
         reader.close()
@@ -73,7 +77,7 @@ def read_history(home: Path, since_ms: int) -> History:
             f"{path} holds no job of that time that ran to its end: go back further with --since"
         )
     zero_ms = EPOCH_MS + min(job.arrival_ms for job in jobs)
-    return History(settle(jobs), [_node(worker) for worker in workers], _absences(workers, used, zero_ms))
+    return History(settle(jobs), [node_of(worker) for worker in workers], absences_of(workers, used, zero_ms))
 
 
 def _jobs(reader: Reader, since_ms: int) -> Iterator[Job]:
@@ -88,16 +92,17 @@ def _jobs(reader: Reader, since_ms: int) -> Iterator[Job]:
         before = page[-1].seq
 
 
-def _runs(reader: Reader, job: Job, used: dict[str, _Use]) -> Iterator[TraceJob]:
+def runs_of(job: Job, attempts: Iterable[Attempt], used: dict[str, Use]) -> Iterator[TraceJob]:
+    """What of a job ran to an end, each task as a job of its own; `used` learns which workers were there when."""
     last: dict[int, Attempt] = {}
     lanes = 0
-    for attempt in reader.find_attempts(job.id, None, MOST_ATTEMPTS):
+    for attempt in attempts:
         if not attempt.started or not attempt.ended_at_ms >= attempt.started_at_ms > 0:
             continue
         if attempt.worker in used:
             used[attempt.worker].see(attempt)
         else:
-            used[attempt.worker] = _Use(attempt)
+            used[attempt.worker] = Use(attempt)
         if attempt.lane:
             last[lanes] = msgspec.structs.replace(attempt, index=lanes)
             lanes += 1
@@ -105,10 +110,11 @@ def _runs(reader: Reader, job: Job, used: dict[str, _Use]) -> Iterator[TraceJob]
             last[attempt.index] = attempt
     members = list(last.values())
     for attempt in members[:1] if job.gang else members:
-        yield _trace_job(job, attempt)
+        yield trace_job(job, attempt.index, attempt.ended_at_ms - attempt.started_at_ms)
 
 
-def _trace_job(job: Job, attempt: Attempt) -> TraceJob:
+def trace_job(job: Job, index: int, ran_ms: int) -> TraceJob:
+    """One task of a job as a job of its own, which runs for so long."""
     spec = unpack_spec(job.spec)
     alone = msgspec.structs.replace(spec, array=None, after=[], hold=False, deadline="", losses=LOSSES)
     if spec.function:
@@ -120,9 +126,9 @@ def _trace_job(job: Job, attempt: Attempt) -> TraceJob:
         # The replay has its own calendar: what counts is how long there was from the submit on.
         deadline_ms = max(1, deadline_ms - EPOCH_MS)
     return TraceJob(
-        id=f"{job.id}-{attempt.index}",
+        id=f"{job.id}-{index}",
         arrival_ms=max(0, job.submitted_at_ms - EPOCH_MS),
-        duration_ms=max(1, attempt.ended_at_ms - attempt.started_at_ms),
+        duration_ms=max(1, ran_ms),
         user=job.user or "nobody",
         queue=job.queue,
         cpu_milli=ask.cpu_milli * ask.nodes,
@@ -135,7 +141,8 @@ def _trace_job(job: Job, attempt: Attempt) -> TraceJob:
     )
 
 
-def _node(worker: Worker) -> Node:
+def node_of(worker: Worker) -> Node:
+    """A worker as a replay has it."""
     capability = worker.capability
     return Node(
         name=worker.id,
@@ -159,10 +166,10 @@ def _slots(slots: Slots) -> dict[str, Slots]:
     return {"slots": Slots(batch_total=slots.batch_total, service_total=slots.service_total)}
 
 
-def _absences(workers: Iterable[Worker], used: dict[str, _Use], zero_ms: int) -> list[Failure]:
+def absences_of(workers: Iterable[Worker], used: dict[str, Use], zero_ms: int) -> list[Failure]:
     """When workers that have left were not there."""
     workers = list(workers)
-    stayed = {_kind(worker) for worker in workers if not worker.left}
+    stayed = {kind_of(worker) for worker in workers if not worker.left}
     found: list[Failure] = []
     for worker in workers:
         if not worker.left:
@@ -170,12 +177,12 @@ def _absences(workers: Iterable[Worker], used: dict[str, _Use], zero_ms: int) ->
         use = used[worker.id]
         if (first_ms := use.first_ms - zero_ms) > 0:
             found.append(Failure(0, first_ms, worker.id))
-        if _kind(worker) in stayed:
+        if kind_of(worker) in stayed:
             found.append(Failure(max(1, use.last_ms - zero_ms), 0, worker.id))
     return found
 
 
-def _kind(worker: Worker) -> bytes:
+def kind_of(worker: Worker) -> bytes:
     """What makes two workers equal for every job: all but their names."""
     capability = msgspec.structs.replace(worker.capability, hostname="")
     models = [(device.model, device.vram_bytes) for device in worker.devices]

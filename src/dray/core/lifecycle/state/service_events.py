@@ -70,6 +70,18 @@ class UpdateAbandoned(msgspec.Struct, frozen=True, array_like=True, tag=43):
     user: str = ""
 
 
+class AdviceGiven(msgspec.Struct, frozen=True, array_like=True, tag=81):
+    """Somebody was told what further workers would have brought, as the record of it says."""
+
+    key: str
+    kind: str
+    like: str
+    count: int
+    here: int
+    before_ms: int
+    foretold_ms: int
+
+
 class RolloutStepped(msgspec.Struct, frozen=True, array_like=True, tag=45):
     """Replicas of a service are to be replaced, and the next step can be taken: which one, its records say."""
 
@@ -105,6 +117,7 @@ ServiceFact = (
     | UseChanged
     | ServiceUpdated
     | UpdateAbandoned
+    | AdviceGiven
     | RolloutStepped
     | ProviderJudged
     | PlacementChosen

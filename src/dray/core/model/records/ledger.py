@@ -100,6 +100,21 @@ class AlarmRecord(msgspec.Struct, frozen=True, array_like=True):
     job_id: str = ""
 
 
+class AdviceRecord(msgspec.Struct, frozen=True, array_like=True):
+    """What further workers would have brought, as it was told: so many of the kind `key` beside `here` of them, `like`
+    one of those, would have let the middle wait fall from `before_ms` to `foretold_ms`.
+    """
+
+    key: str
+    kind: str
+    like: str
+    count: int
+    here: int
+    before_ms: int
+    foretold_ms: int
+    at_ms: int = 0
+
+
 class Lesson(msgspec.Struct, frozen=True, array_like=True):
     """Cards with no more memory than `vram_bytes` are too small for jobs of a user and name, as `job_id` found out."""
 
@@ -245,6 +260,7 @@ LedgerRecord = (
     | Meter
     | Receipt
     | AlarmRecord
+    | AdviceRecord
     | Lesson
     | TemplateRecord
     | RevisionsRecord
@@ -260,6 +276,7 @@ KINDS: dict[str, type[LedgerRecord]] = {
     "meter": Meter,
     "receipt": Receipt,
     "alarm": AlarmRecord,
+    "advice": AdviceRecord,
     "lesson": Lesson,
     "template": TemplateRecord,
     "revisions": RevisionsRecord,

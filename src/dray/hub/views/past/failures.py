@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dray.core.model.ids import task_id
-from dray.core.model.records.records import Job
+from dray.core.model.records.records import Job, Phase
 from dray.core.model.verdicts import KINDS, Verdict, judge_attempt
 from dray.hub.access.caller import Caller
 from dray.hub.documents.records import Document, moment, verdict_document
@@ -35,6 +35,7 @@ FAULTS = {
 }  # fmt: skip
 # So many tasks of one job that fail on one machine alone, while others of it succeed elsewhere, speak against that.
 SUSPICIOUS = 3
+MOST_TRIES = 1_000
 _LAST_LINES = 20
 _DIGITS = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+")
 _PATHS = re.compile(r"(?:/[\w.@+-]+){2,}")
@@ -105,12 +106,16 @@ class FailuresView:
         return await asyncio.to_thread(work)
 
     def _look_at_machine(self, group: _Group) -> None:
-        """A job whose failures lie on one machine, while others of it went well, was probably not the cause."""
+        """A job whose failures lie on one machine, while others of it went well and none did there, was no cause."""
         if group.fault != "program" or len(group.workers) != 1 or group.count < SUSPICIOUS:
             return
         for job_id in list(group.jobs)[:8]:
             job: Job | None = self._store.find_job(job_id)
-            if job is not None and job.succeeded >= SUSPICIOUS:
+            if job is None or job.succeeded < SUSPICIOUS:
+                continue
+            tries = self._store.find_attempts(job_id, None, MOST_TRIES)
+            well = Counter(one.worker for one in tries if one.phase is Phase.SUCCEEDED)
+            if well.total() >= SUSPICIOUS and not well.keys() & group.workers.keys():
                 group.fault = "machine"
                 return
 

@@ -182,6 +182,11 @@ def _charge_waits(state: State, clock: Clock) -> Decision:
     return Decision([*stale_charges(state, clock)])
 
 
+def read_sample(packed: bytes) -> Sample:
+    """A stored minute."""
+    return _decode(packed)
+
+
 def spell_series(
     rows: Sequence[tuple[int, bytes]], names: Sequence[str], span: Span, step_ms: int
 ) -> Document:
