@@ -249,6 +249,9 @@ def test_so_many_an_hour_are_asked_for_and_no_more(cluster: Cluster) -> None:
         cluster.submit(f"job{number}", min_cpu_cores=4)
     cluster.advance(100)
     assert len(live(cluster)) == 6
+    policy = cluster.state.policy.providers["site"].launch
+    assert policy is not None
+    assert why_not(cluster.state, "site", policy) == "it may start another in 10 min (6 an hour)"
     cluster.advance(1190)
     assert len(live(cluster)) == 8
 

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from dray.core.lifecycle.providers import launches
-from dray.core.lifecycle.providers.prices import MICRO
+from dray.core.lifecycle.providers.prices import HOUR_MS, MICRO
 from dray.core.lifecycle.state.events import Event, WorkerDrained, WorkerForgotten
 from dray.core.lifecycle.state.service_events import LaunchAsked, LaunchersSeen, LaunchForgotten, LaunchMoved
 from dray.core.lifecycle.state.state import State
@@ -106,8 +106,10 @@ def why_not(state: State, name: str, launch: Launch) -> str:
     spent = launches.spent_today(state, name, state.at_ms) if launch.budget_per_day else 0
     if launch.budget_per_day and spent >= launch.budget_per_day * MICRO:
         return f"its budget of the day ({launch.budget_per_day:g}) is spent"
-    if launches.left_of(state, name, launch, state.now_ms) < 1:
-        return f"it has started as many as it may ({launch.per_hour:g} an hour)"
+    left = launches.left_of(state, name, launch, state.now_ms)
+    if left < 1:
+        pause_ms = round((1 - left) / launch.per_hour * HOUR_MS)
+        return f"it may start another in {_span(pause_ms)} ({launch.per_hour:g} an hour)"
     return ""
 
 
