@@ -48,8 +48,9 @@ class Sent(NamedTuple):
         """One line for people."""
         tree = self.packed.tree
         left = "".join(f", {count} {kind} left out" for kind, count in sorted(tree.left.items()))
+        files = "1 file" if len(tree.files) == 1 else f"{len(tree.files)} files"
         return (
-            f"snapshot {self.id[:17]}: {format_bytes(tree.size)} in {len(tree.files)} files{left}; sent "
+            f"snapshot {self.id[:17]}: {format_bytes(tree.size)} in {files}{left}; sent "
             f"{format_bytes(self.sent_bytes)} in {self.took_s:.2f} s"
         )
 
