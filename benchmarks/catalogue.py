@@ -46,6 +46,7 @@ CATALOGUE = (
     "policy_stack",
     "explain",
     "snapshots",
+    "prewarming",
     "function_calls",
     "function_values",
     "function_sizes",

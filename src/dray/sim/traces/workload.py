@@ -22,7 +22,7 @@ EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 EPOCH_MS = int(EPOCH.timestamp()) * 1000
 MANY = 1 << 20
 CREDIT = 1 << 40
-FEATURES = ("gang", "shared_gpu", "calls", "lease")
+FEATURES = ("gang", "shared_gpu", "calls", "lease", "prewarm")
 LOSSES = 1_000_000
 
 
@@ -35,7 +35,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `speeds`: how fast it runs on each kind of card, `duration_ms` being how long it takes at 1; kinds that are not
     named run it at 1. `steps` is how many it makes in all, of which it tells; 0: it tells nothing. `name`: what it is
-    called. `spec`: as a hub was given it; it then says all the rest.
+    called. `spec`: as a hub was given it; it then says all the rest. `snapshot`: the one that it needs.
     """
 
     id: str
@@ -57,6 +57,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     steps: float = 0
     name: str = "trace"
     spec: bytes = b""
+    snapshot: str = ""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +106,7 @@ def make_spec(job: TraceJob, shares: Shares) -> bytes:
         JobSpec(
             command=["true"],
             name=job.name,
+            snapshot_id=job.snapshot,
             queue=job.queue,
             priority=job.priority,
             cpu_milli=job.cpu_milli // shares.nodes,
@@ -115,7 +117,8 @@ def make_spec(job: TraceJob, shares: Shares) -> bytes:
             variants=[Variant(name=model, gpu_type=model) for model in models] if len(models) > 1 else [],
             node_count=shares.nodes,
             expected_runtime_s=(job.estimate_ms or job.duration_ms + job.restart_ms) / 1000,
-            max_runtime_s=job.estimate_ms / 1000,
+            # What is brought for it takes from its limit as well.
+            max_runtime_s=job.estimate_ms / 1000 * (3 if job.snapshot else 1),
             deadline=_moment(job.deadline_ms) if job.deadline_ms else "",
             losses=LOSSES,
         )

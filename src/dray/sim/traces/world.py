@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dray.core.lifecycle.apply import apply
 from dray.core.lifecycle.recovery import release, take_touched
-from dray.core.lifecycle.state.effects import Cancel, Effect
+from dray.core.lifecycle.state.effects import Cancel, Effect, GetReady
 from dray.core.lifecycle.state.events import (
     AttemptAccepted,
     AttemptEnded,
@@ -34,13 +34,16 @@ from dray.core.lifecycle.state.events import (
     SessionClosed,
     SessionOpened,
 )
+from dray.core.lifecycle.state.pass_events import WarmSeen
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.state.timings import Rules
 from dray.core.lifecycle.timers import due
 from dray.core.model.policies.policy import Policy, pack_policy
+from dray.core.scheduling.passes.foreseeing import foresee
 from dray.core.scheduling.passes.turn import answer_polls, take_pass
 from dray.sim.traces.failures import Failure
 from dray.sim.traces.ledger import Ledger, Shot
+from dray.sim.traces.warmth import Warmth
 from dray.sim.traces.workload import (
     CREDIT,
     EPOCH_MS,
@@ -81,7 +84,8 @@ class World:
 
     `turn_ms`: what happens within so long is folded in together, at its end, as by a busy hub. `watch` is called
     after each arrival with its place in the trace, `look` after each turn. `rebalance` is asked what of that which runs
-    is to go elsewhere, at most once in `look_ms`.
+    is to go elsewhere, at most once in `look_ms`. `warmth`: what starts wait for what is to be brought; with `foresees`
+    workers are told of it ahead of time.
     """
 
     def __init__(
@@ -97,6 +101,8 @@ class World:
         look: Callable[[World], None] | None = None,
         rebalance: Callable[[State], Sequence[Event]] | None = None,
         look_ms: int = LOOK_MS,
+        warmth: Warmth | None = None,
+        foresees: bool = True,
     ) -> None:
         self.state = State(RULES)
         self.nodes = {node.name: node for node in nodes}
@@ -104,6 +110,7 @@ class World:
         self._keep, self._progress = keep, progress
         self._watch, self._look, self._rebalance = watch, look, rebalance
         self._looked_ms, self._look_ms = -look_ms, look_ms
+        self._warmth, self._foresees = warmth, foresees
         self._turn_ms = max(1, turn_ms)
         self._heap: list[tuple[int, int, int, str]] = []
         self._sessions = 0
@@ -141,9 +148,11 @@ class World:
                 for event in due(self.state, clock, _no_reason):
                     self._react(apply(self.state, event, clock), clock)
                     changed = True
+            changed = self._warm_up(clock) or changed
             placed = self._decide(clock) if changed or self._rebalance is not None else 0
             if self._rebalance is not None and changed and now_ms - self._looked_ms >= self._look_ms:
                 self._move(self._rebalance, clock)
+            self._look_ahead(clock)
             idle = 0 if placed or self.runs or place < len(jobs) else idle + 1
             self._take_stock(now_ms)
             if self._progress is not None and changed and (self.ledger.ended % step == 0):
@@ -165,6 +174,8 @@ class World:
             return None
         if state.timers:
             next_ms = min(next_ms, state.timers[0][0])
+        if self._warmth is not None and (ready_ms := self._warmth.next_ms()) is not None:
+            next_ms = min(next_ms, ready_ms)
         if next_ms == NEVER_MS:
             return None
         return max(-(-next_ms // self._turn_ms) * self._turn_ms, state.now_ms)
@@ -290,7 +301,12 @@ class World:
             self._numbers += 1
             left_ms = self._left_ms.get(first.job_id, job.duration_ms)
             again = self.ledger.first_ms[number] >= 0
-            works_ms = clock.now_ms + job.restart_ms + (job.again_ms if again else 0)
+            works_ms = (
+                clock.now_ms
+                + self._wait_for_tree(job, members, clock)
+                + job.restart_ms
+                + (job.again_ms if again else 0)
+            )
             speed = min(job.speeds.get(self.nodes[one.worker].model, 1.0) for one in members)
             self.runs[first.job_id] = Run(self._numbers, clock.now_ms, members, works_ms, speed)
             ends_ms = works_ms + round(left_ms / speed)
@@ -325,6 +341,28 @@ class World:
                     index = one.index if len(run.placements) > 1 else -1
                     saved = AttemptSaved(one.worker, job_id, index, one.uid, clock.now_ms)
                     apply(self.state, saved, clock)
+
+    def _wait_for_tree(self, job: TraceJob, members: Sequence[Placement], clock: Clock) -> int:
+        """Until the last of its workers has what a job needs."""
+        if self._warmth is None or not job.snapshot:
+            return 0
+        return max(self._warmth.begin(one.worker, one.uid, job.snapshot, clock.now_ms) for one in members)
+
+    def _warm_up(self, clock: Clock) -> bool:
+        """Workers say what they have got ready."""
+        told = {} if self._warmth is None else self._warmth.pass_time(clock.now_ms)
+        for worker, tokens in told.items():
+            apply(self.state, WarmSeen(worker, tokens), clock)
+        return bool(told)
+
+    def _look_ahead(self, clock: Clock) -> None:
+        """Tell workers what is likely to be theirs."""
+        if self._warmth is None or not self._foresees:
+            return
+        for event in foresee(self.state):
+            for effect in apply(self.state, event, clock):
+                if isinstance(effect, GetReady):
+                    self._warmth.hinted(effect, clock.now_ms)
 
     def _shares(self, job_id: str) -> Shares:
         return cut(self._trace[self._jobs[job_id]], self._most_gpus)

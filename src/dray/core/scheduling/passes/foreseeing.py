@@ -3,8 +3,8 @@
 First what is as good as promised: reservations, the victims' place of a preemptor, room for a task that moves, workers
 whose replicas are replaced. Then the first of each line, as what runs comes to its expected end: a small run forward in
 which nobody new arrives. Costs a bounded number of lines, attempts and comparisons per look, and nothing where nobody
-waits for anything to be brought. Surprising rule: a hint that proves wrong is only replaced once it has stood for a
-while. Guesses that sway would otherwise have every worker fetch everything.
+waits for anything to be brought. Surprising rule: a hint that proves wrong is not replaced while anybody waits for what
+it brought. Guesses sway, and replacing them would have every worker fetch everything for a few seconds saved.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dray.core.scheduling.turns.ranks import rank_of, stands
 FEATURE = "prewarm"
 EVERY_MS = 1_000
 # Nobody gets ready for what is further away: guesses are poor by then, and what is warm may go cold.
-AHEAD_MS = 600_000
+AHEAD_MS = 200_000
 # One look at most: lines, entries and tasks of a line, attempts, and ends of them that are gone through.
-LINES, ENTRIES, TASKS, ATTEMPTS, ENDS = 32, 16, 4, 4_096, 512
-MOST_WAITING = 32
-MOST_TOLD, MOST_OF_WORKER = 256, 3
-SETTLED_MS, STALE_MS = 30_000, 900_000
+LINES, ENTRIES, TASKS, ATTEMPTS, ENDS = 32, 48, 48, 4_096, 512
+MOST_WAITING = 64
+MOST_TOLD, MOST_OF_WORKER = 256, 4
+STALE_MS = 900_000
 
 
 class Waiting(NamedTuple):
@@ -226,7 +226,6 @@ class _Look:
             standing = {
                 worker: age for worker, age in told.get(needs, {}).items() if (worker, needs) not in gone
             }
-            spare = [worker for worker, age in standing.items() if worker not in likely and age > SETTLED_MS]
             for worker, job_id in likely.items():
                 if (
                     worker in standing
@@ -234,14 +233,7 @@ class _Look:
                     or load.get(worker, 0) >= MOST_OF_WORKER
                 ):
                     continue
-                if len(standing) >= len(likely):
-                    if not spare:
-                        continue
-                    other = spare.pop()
-                    del standing[other]
-                    dropped.append((other, needs))
-                    room += 1
-                if len(wanted) >= room:
+                if len(standing) >= len(likely) or len(wanted) >= room:
                     break
                 standing[worker] = 0
                 load[worker] = load.get(worker, 0) + 1
@@ -290,5 +282,7 @@ def expected_end_ms(state: State, attempt: Attempt) -> int:
 
 def span_of(state: State, job: Job) -> int:
     """How long a task of a job is likely to run; 0 where nobody can say."""
+    if job.expected_ms:
+        return job.expected_ms
     known = state.experience.spans.by_name.get(kind_of_work(job), ())
-    return sorted(known)[len(known) // 2] if known else job.expected_ms
+    return sorted(known)[len(known) // 2] if known else 0
