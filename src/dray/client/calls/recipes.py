@@ -130,6 +130,11 @@ def _write(key: Any, sealed: Sealed, terms: Mapping[str, Any]) -> Recipe:
         raise InvalidInput(
             "a function travels by itself, with the modules it names: `snapshot` is for commands and services"
         )
+    if spec.get("environment"):
+        raise InvalidInput(
+            "calls of functions run in no environment that is built for them: name one that is on the workers "
+            "(env={'VIRTUAL_ENV': '/opt/venvs/train'}), or run a command, for which `environment` is built"
+        )
     spec["workdir"] = os.path.abspath(spec.get("workdir") or os.getcwd())
     check_spec(spec)
     alone = bool(sealed.refs) or any(terms.get(name) is not None for name in ALONE)
