@@ -32,8 +32,10 @@ AHEAD_MS = 200_000
 # One look at most: lines, entries and tasks of a line, attempts, and ends of them that are gone through.
 LINES, ENTRIES, TASKS, ATTEMPTS, ENDS = 32, 48, 48, 4_096, 512
 MOST_WAITING = 64
-MOST_TOLD, MOST_OF_WORKER = 256, 4
+MOST_TOLD, MOST_OF_WORKER = 256, 8
 STALE_MS = 900_000
+# What workers read of a name; a longer one is nobody's that this hub has made.
+MOST_CHARS = 1_024
 
 
 class Waiting(NamedTuple):
@@ -252,6 +254,8 @@ class _Look:
         state = self._state
         known, presence = state.workers.get(worker), state.presence.get(worker)
         if known is None or presence is None or not presence.session or FEATURE not in known.features:
+            return False
+        if any(len(text) > MOST_CHARS for text in needs):
             return False
         return not state.experience.is_warm(worker, needs)
 
