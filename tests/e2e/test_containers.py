@@ -64,18 +64,28 @@ def can_run() -> str:
 
 @pytest.fixture(scope="module")
 def contained(site: Cluster) -> Iterator[Cluster]:
-    if why := can_run():
-        pytest.skip(why)
-    yield site
-    tool("rmi", "-f", IMAGE)
+    why = can_run()
+    try:
+        if why:
+            pytest.skip(why)
+        yield site
+    finally:
+        if TOOL is not None:
+            tool("rmi", "-f", IMAGE)
 
 
 def has_said(site: Cluster, job: str, said: bytes) -> bool:
     return site.logs(job) == said
 
 
-def left() -> list[str]:
-    return [name for name in tool("ps", "-a", "--format", "{{.Names}}").split() if name.startswith("dray-")]
+def left(site: Cluster, job: str) -> list[str]:
+    """What there is of a job's containers; the tools of a machine know those of everybody."""
+    own = {f"dray-{attempt['uid']}" for attempt in site.job(job)["attempts"]}
+    return [name for name in tool("ps", "-a", "--format", "{{.Names}}").split() if name in own]
+
+
+def is_gone(site: Cluster, job: str) -> bool:
+    return not left(site, job)
 
 
 def test_a_task_runs_in_its_image_as_any_task(contained: Cluster, tmp_path: Path) -> None:
@@ -98,7 +108,9 @@ def test_a_task_runs_in_its_image_as_any_task(contained: Cluster, tmp_path: Path
     plain = site.dray("submit", *words, "--", "cat", "code.txt", cwd=tmp_path)
     assert plain.code == 0, plain.err
     assert site.logs(site.wait_state(plain.out.strip(), "succeeded")["id"]) == b"brought\n"
-    wait_for(lambda: not left(), "containers are gone with their tasks")
+    wait_for(
+        lambda: is_gone(site, job["id"]) and is_gone(site, plain.out.strip()), "they go with their tasks"
+    )
 
 
 def test_a_container_is_stopped_whole(contained: Cluster, tmp_path: Path) -> None:
@@ -114,13 +126,12 @@ def test_a_container_is_stopped_whole(contained: Cluster, tmp_path: Path) -> Non
         )
         job = made.out.strip()
         wait_for(flag.exists, "it runs")
-        inside = tool("ps", "-q", "--filter", "name=dray-")
-        assert inside
+        assert left(site, job)
         grace = "10" if said else "0"
         assert site.dray("cancel", job, "--grace", grace).code == 0
         site.wait_state(job, "killed")
         wait_for(functools.partial(has_said, site, job, said), "what it says on its way out arrives")
-        wait_for(lambda: not left(), "nothing of it is left")
+        wait_for(functools.partial(is_gone, site, job), "nothing of it is left")
         flag.unlink()
 
 

@@ -33,7 +33,7 @@ _RUNTIMES = ("crun", "runc", "runsc", "kata-runtime", "youki")
 _SYSTEM = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/libexec/podman", "/usr/lib/podman")
 _DOCKER_SOCKET = "/var/run/docker.sock"
 _PLAIN = re.compile(r"[^,\n\"]+")
-REMOVAL_S = 30.0
+REMOVAL_S, REMOVALS = 30.0, 3
 # Takes the container away whatever became of it, and then does what the job itself wants done at its end.
 _AFTERWARDS = '"$1" rm -f "$2" > /dev/null 2>&1; shift 2; [ $# -eq 0 ] || exec "$@"'
 
@@ -200,15 +200,19 @@ class Containers:
             who: dict[str, Any] = {}
             if owner:
                 who = {"user": int(owner[0]), "group": int(owner[1]), "extra_groups": []}
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                subprocess.run(
-                    [self.tool.path, "rm", "-f", name_of(uid)],
-                    check=False,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    timeout=REMOVAL_S,
-                    **who,
-                )
+            # While the epilog is at it as well, one of the two may be told that it is being removed already.
+            for _ in range(REMOVALS):
+                with contextlib.suppress(OSError, subprocess.SubprocessError):
+                    done = subprocess.run(
+                        [self.tool.path, "rm", "-f", name_of(uid)],
+                        check=False,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                        timeout=REMOVAL_S,
+                        **who,
+                    )
+                    if done.returncode == 0:
+                        break
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
