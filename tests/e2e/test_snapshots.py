@@ -220,6 +220,11 @@ def test_a_snapshot_is_shown_and_got_back(site: Cluster, tmp_path: Path) -> None
     }  # fmt: skip
     assert (shown["links"], shown["empty_folders"]) == ({"away": "pkg/part.txt"}, ["empty"])
     assert "data.bin" in site.dray("snapshot", "show", shown["id"]).out
+    again = site.dray("submit", "--from", made).out.strip()
+    listed = {one["id"]: one for one in site.dray("snapshot", "ls", "-o", "json").json["snapshots"]}
+    assert (listed[shown["id"]]["jobs"], listed[shown["id"]]["newest"]) == (2, again)
+    assert listed[shown["id"]]["sha"] == shown["sha"]
+    assert again in site.dray("snapshot", "ls", "--jobs", "1").out
     assert site.dray("snapshot", "get", made, "back", cwd=tmp_path).code == 0
     back = tmp_path / "back"
     assert (back / "data.bin").read_bytes() == data

@@ -15,19 +15,86 @@ from dray.core.model.units import format_bytes
 
 _HERE = "dray.cli.site.snapshots"
 _COLUMNS = (Column("SIZE", right=True), Column("SHA-256"), Column("FILE", least=12))
+_LIST = (
+    Column("SNAPSHOT"),
+    Column("SHA-256"),
+    Column("JOBS", right=True),
+    Column("NOT ENDED", right=True),
+    Column("NEWEST JOB", least=8),
+    Column("USER"),
+)
 SHOWN = 50
+PAGE_JOBS, MOST_JOBS = 500, 100_000
 
 
 @click.group(
     "snapshot",
     cls=LazyGroup,
     table={
+        "ls": (f"{_HERE}:snapshot_ls", "List the snapshots that jobs run in."),
         "show": (f"{_HERE}:snapshot_show", "Show what is in the snapshot of a job."),
         "get": (f"{_HERE}:snapshot_get", "Write the snapshot of a job into a folder."),
     },
 )
 def snapshot() -> None:
     """Show snapshots, and get them back. A snapshot is there for as long as a job that uses it."""
+
+
+@click.command("ls", cls=HubCommand)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, MOST_JOBS),
+    default=1000,
+    show_default=True,
+    help="Look at so many jobs, the newest first.",
+)
+@pass_session
+def snapshot_ls(session: Session, jobs: int) -> None:
+    """List the snapshots that jobs run in, those of the newest jobs first. One goes with the last job that uses it."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    seen, cursor = 0, ""
+    while seen < jobs:
+        asked = {"limit": min(PAGE_JOBS, jobs - seen), **({"cursor": cursor} if cursor else {})}
+        page = session.hub.get("/jobs", asked)
+        listed = page.get("jobs") or []
+        for job in listed:
+            named = str((job.get("spec") or {}).get("snapshot_id") or "")
+            if named:
+                found.setdefault(named, []).append(job)
+        seen, cursor = seen + len(listed), str(page.get("next_cursor") or "")
+        if not cursor or not listed:
+            break
+    documents = [_describe(named, users) for named, users in found.items()]
+    if session.json:
+        session.print_json({"snapshots": documents, "jobs_seen": seen, "more": bool(cursor)})
+        return
+    rows = [
+        [
+            one["id"][:17],
+            one["sha"][:12] or "-",
+            str(one["jobs"]),
+            str(one["waiting"]),
+            one["newest"],
+            one["user"],
+        ]
+        for one in documents
+    ]
+    print(draw_table(_LIST, rows, terminal_width(), has_colour()))
+    if cursor:
+        say(f"of the {seen:,} newest jobs; --jobs looks at more")
+
+
+def _describe(named: str, users: list[dict[str, Any]]) -> dict[str, Any]:
+    newest = users[0]
+    return {
+        "id": named,
+        "sha": str((newest.get("spec") or {}).get("snapshot_sha") or ""),
+        "jobs": len(users),
+        "waiting": sum(job.get("state") in ("pending", "running") for job in users),
+        "newest": newest["id"],
+        "user": newest.get("user") or "",
+        "submitted_at": newest.get("submitted_at"),
+    }
 
 
 def _settle(session: Session, name: str) -> str:
