@@ -18,6 +18,7 @@ from dray.core.model.objectives import Objective
 from dray.core.model.policies import alarms, launching
 from dray.core.model.policies import notifications as telling
 from dray.core.model.policies import policy as rules
+from dray.core.model.policies.rebalancing import RebalancePolicy
 
 EXAMPLE = """\
 queues:
@@ -358,6 +359,27 @@ SECTIONS = (
             "warn_s": "after so long its owner is told: event `idle` of `notifications`; 0: never",
             "demote_s": "after so long it is the first to be stopped for work of higher priority; 0: never",
             "stop_s": "after so long it is stopped for good, with the verdict `idle GPUs`; 0: never",
+        },
+    ),
+    Section(
+        "rebalance",
+        "Whether work that runs is moved to where it gains. [When moving pays](../explain/moving.md), "
+        "[how to bring work home](../howto/bring-work-home.md).",
+        RebalancePolicy,
+        {
+            "mode": "`off`; `advise`: `dray rebalance plan` tells what would be moved, when it is asked; `on`: it is "
+            "moved by itself",
+            "strategies": "for which gains: a list of `performance` (faster cards) and `cost` (idle room that costs "
+            "less); none named: for all of them",
+            "window_s": "within it each task is moved once, and no more than the following",
+            "moves": "so many tasks in all",
+            "per_user": "so many of one user",
+            "per_workload": "so many of one workload",
+            "in_flight": "the share of the cards that work which may be on the move at once; a single move always may",
+            "min_run_s": "what has run for less stays",
+            "quiet_hours": "a list of spans such as `22:00-06:00` (UTC) in which nobody is moved",
+            "high": "the share of what there is to gain above which it acts, on three looks in a row, now and foreseen",
+            "low": "the share below which it may act again",
         },
     ),
     Section(

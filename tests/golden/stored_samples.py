@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.golden.receipt_samples import RECEIPT
 from tests.golden.worker_samples import CAPABILITY_READ, DEVICE_READ, SLOTS_READ
 
 from dray.core.lifecycle.state.events import (
@@ -58,6 +59,9 @@ from dray.core.lifecycle.state.service_events import (
     LaunchForgotten,
     LaunchMoved,
     LaunchSaid,
+    Move,
+    MovesDecided,
+    MoveStepped,
     PlacementChosen,
     ProviderJudged,
     ReplicaRested,
@@ -90,13 +94,11 @@ from dray.core.model.records.ledger import (
     Meter,
     PolicyRecord,
     ProviderRecord,
-    Receipt,
     Revision,
     RevisionsRecord,
     SpeedRecord,
     TemplateRecord,
     TemplateVersion,
-    Victim,
 )
 from dray.core.model.records.records import Attempt, Job, JobState, Phase, Task
 from dray.core.model.records.worker import Worker
@@ -205,7 +207,9 @@ FACTS: list[Fact] = [
     AttemptsLost("worker-1", ("2-5", "2-6"), "silent for 120 s"),
     AttemptRevoked("2-5", "not accepted within 30 s"),
     WaitTimedOut("job", "no worker has 9 GPUs"),
-    WorkerDrained("worker-1", True, "ann", "new disk", 1_700_000_000_000, 2),
+    WorkerDrained("worker-1", True, "ann", "new disk", 1_700_000_000_000, 2, True),
+    MovesDecided((Move("2-5", "worker-2", (0, 1), 1),), "cost", "ann", 7, 2, "money", "it is cheaper there"),
+    MoveStepped("p1", "returning", "2-5", "worker-2 is gone", "ann"),
     WorkerLabelled("worker-1", {"rack": "7"}, "ann"),
     WorkerLeft("worker-1"),
     LimitPassed("2-5"),
@@ -502,27 +506,7 @@ WORKER = Worker(
     ends_at_ms=1_700_000_000_000,
     ends_said_ms=1_700_000_000_001,
     ends_given_ms=1_700_000_000_002,
-)
-RECEIPT = Receipt(
-    id="p1",
-    at_ms=1,
-    job_id="job",
-    index=3,
-    user="ann",
-    queue="night",
-    priority=20,
-    rule="priority",
-    workers=("worker-1",),
-    victims=(Victim("2-4", "low", 1, "worker-1", "bob", 5, 10, 4, 30.5, 2),),
-    kind="gpu",
-    need="2 GPUs",
-    devices=((0, 1),),
-    variant=1,
-    status="served",
-    gone=("2-4",),
-    now_ms=2,
-    served_at_ms=3,
-    ended_at_ms=4,
+    emptying=True,
 )
 WORKLOAD = WorkloadRecord(
     id="sweep",

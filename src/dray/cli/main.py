@@ -67,6 +67,11 @@ COMMANDS = {
     "cancel": (f"{_JOBS}:cancel", "Cancel jobs or tasks."),
     "hold": (f"{_CONTROL}:hold", "Keep jobs from starting until they are released."),
     "release": (f"{_CONTROL}:release", "Let held jobs start."),
+    "move": ("dray.cli.moves.commands:move", "Move work that runs to another worker, and follow it."),
+    "rebalance": (
+        "dray.cli.moves.rebalancing:rebalance",
+        "Tell what would be better off elsewhere, and move it.",
+    ),
     "requeue": (f"{_CONTROL}:requeue", "Stop what runs of jobs or tasks and queue it again."),
     "set": (f"{_CONTROL}:set_job", "Change a job that waits: priority, queue, resources and more."),
     "why": (f"{_JOBS}:why", "Say why a job does not run, and what would start it."),

@@ -67,6 +67,7 @@ from dray.hub.http.front import Front
 from dray.hub.http.server import Bound, HttpServer
 from dray.hub.launchers.answers import make_launches
 from dray.hub.launchers.desk import LaunchDesk
+from dray.hub.moves.answers import MoveAnswers
 from dray.hub.notifications.alarms import Alarms
 from dray.hub.notifications.notifier import Notifier
 from dray.hub.operations.batches import Batches
@@ -207,8 +208,9 @@ def wire_hub(
     access, snapshots = _make_access(blobs, store, answers, owners, config)
     calls = CallAnswers(engine, CallSources(answers.sources, args, access.missing), answers.calls, call_feed)
     report, budgets = partial(_report_question, setbacks.reports), Budgets(streams_most(file_limit()))
+    services, moves = ServiceAnswers(answers, engine, passes, domain), MoveAnswers(rows, engine, clock)
     values = Values(blobs, calls, access, Batches(answers, engine, rows), snapshots)
-    asked = (values, notifier, ServiceAnswers(answers, engine, passes, domain))
+    asked = (values, notifier, services, moves)
     views, roles = make_views(writer, engine, clock, answers, config), HubRoles(ground.role, store, engine)
     launch_desk, launches = make_launches(engine, tokens, owners)
     workloads, leases = WorkloadAnswers(answers, engine, feed), Leases(the_engine, sessions, tokens)

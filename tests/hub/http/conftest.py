@@ -266,6 +266,7 @@ class FakeHub:
         until: str = "",
         stop: bool = False,
         ends: str = "",
+        move: bool = False,
     ) -> dict[str, Any]:
         self.note("drain", caller, worker_id, on)
         return dict(whole(schemas.WorkerDocument, {**WORKER, "id": worker_id, "draining": on}))

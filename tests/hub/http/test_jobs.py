@@ -11,6 +11,7 @@ import pytest
 from dray.config import load_hub
 from dray.hub.app import start_hub, stop_hub
 from dray.hub.http.calls import ROUTES
+from dray.hub.operations.site import MOVES
 from dray.hub.operations.views import VIEWS
 from dray.hub.operations.workloads import WORKLOADS
 from dray.hub.store.base import JobFilter
@@ -252,13 +253,13 @@ def test_other_methods_are_told_which_there_are(site):
 @pytest.mark.parametrize(
     "route",
     # Of a whole hub views are asked in tests/hub/views, workloads in tests/hub/workloads, one task in tests/contracts,
-    # launches in tests/e2e.
+    # launches and moves in tests/e2e.
     [
         route
         for route in ROUTES
         if route.method == "GET"
         and route.media != "application/octet-stream"
-        and route.operation not in (*VIEWS, *WORKLOADS)
+        and route.operation not in (*VIEWS, *WORKLOADS, *MOVES)
         and route.name not in ("show_task", "list_launches", "show_launch")
     ],
     ids=lambda route: route.name,

@@ -94,6 +94,9 @@ def _print_worker(session: Session, document: dict[str, Any]) -> None:
     metavar="TIME",
     help="Their machines are taken away then (a spot notice): what runs there is stopped in time to save.",
 )
+@click.option(
+    "--move", is_flag=True, help="Have what runs there moved elsewhere, each as there is room for it."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what that would do.")
 @pass_session
 def worker_drain(
@@ -103,11 +106,21 @@ def worker_drain(
     until: str | None,
     stop: bool,
     ends: str | None,
+    move: bool,
     dry_run: bool,
 ) -> None:
-    """Give workers no new work; what runs there goes on, unless --stop. Slurm's drain, Kubernetes' cordon."""
+    """Give workers no new work; what runs there goes on, unless --stop or --move. Slurm's drain, Kubernetes' cordon.
+
+    With --move each task is asked to stop once its place elsewhere is kept, and starts again there from what it has
+    saved; gangs go whole, services start a replica elsewhere first. `dray move ls` tells how far each is.
+    """
+    if stop and move:
+        raise click.UsageError(
+            "what runs there is either stopped and queued again or moved: give one of --stop and --move"
+        )
     body = {"reason": reason or "", "until": until or ""} | ({"stop": True} if stop else {})
     body |= {"ends": ends} if ends else {}
+    body |= {"move": True} if move else {}
     _change_workers(session, names, "drain?dry_run=1" if dry_run else "drain", body)
 
 

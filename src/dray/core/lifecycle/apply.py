@@ -23,6 +23,7 @@ from dray.core.lifecycle.happenings import (
     yields,
 )
 from dray.core.lifecycle.holding import refusals
+from dray.core.lifecycle.moving import rules as moving
 from dray.core.lifecycle.providers import endings, launches
 from dray.core.lifecycle.providers import health as provider_health
 from dray.core.lifecycle.services import updates
@@ -58,6 +59,8 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     events.JobsSubmitted: jobs.submitted,
     service_events.ProviderJudged: provider_health.judged,
     service_events.PlacementChosen: policy.placement_chosen,
+    service_events.MovesDecided: moving.decided,
+    service_events.MoveStepped: moving.stepped,
     events.AlarmChanged: alarms.alarm_changed,
     service_events.AdviceGiven: alarms.advice_given,
     events.IdleReached: idling.idle_reached,
@@ -148,6 +151,8 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     pass_events.Foreseen: prewarms.foreseen,
     pass_events.WarmSeen: prewarms.warm_seen,
     pass_events.PlacementWeighed: policy.placement_weighed,
+    pass_events.EmptyingLooked: passes.emptying_looked,
+    pass_events.RebalanceLooked: passes.rebalance_looked,
 }
 
 

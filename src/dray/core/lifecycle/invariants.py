@@ -390,12 +390,21 @@ def _resuming(state: State) -> Iterator[str]:
 def _receipts(state: State) -> Iterator[str]:
     """Room is kept for whoever waits, once, and for nobody else."""
     open_ones = {
-        record.id
-        for record in state.ledger.values()
-        if isinstance(record, Receipt) and record.status == "open"
+        record.id for record in state.ledger.values() if isinstance(record, Receipt) and record.is_open
     }
     if open_ones != {receipt.id for receipt in state.receipts.values()}:
         yield f"receipts {sorted(open_ones)} are open, kept in mind are {sorted(state.receipts)}"
+    moving = {
+        record.id
+        for record in state.ledger.values()
+        if isinstance(record, Receipt) and record.status == "open" and record.is_move
+    }
+    if moving != set(state.moving):
+        yield f"moves {sorted(moving)} are under way, kept in mind are {sorted(state.moving)}"
+    named = [(victim.job_id, victim.index) for one in state.moving.values() for victim in one.victims]
+    for key in (*state.origins, *(key for key, move in state.moves.items() if move.receipt)):
+        if key not in named:
+            yield f"room is kept for {key}, which is not being moved"
     for job_id, receipt in state.receipts.items():
         job = state.jobs.get(job_id)
         if job is None or not job.waiting or job.barred:

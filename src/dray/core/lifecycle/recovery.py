@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dray.core.lifecycle.counts import counting
-from dray.core.lifecycle.happenings.workers import watch_drain
+from dray.core.lifecycle.happenings.workers import watch_drain, watch_emptying
 from dray.core.lifecycle.holding import attempts, dependencies, groups, moves, receipts, rollouts, using
+from dray.core.lifecycle.moving import rules as moving
 from dray.core.lifecycle.providers import endings, launches
 from dray.core.lifecycle.providers import health as provider_health
 from dray.core.lifecycle.providers import records as providers
@@ -155,12 +156,14 @@ def wake_up(
         presence.loss_timer_ms = clock.now_ms + state.rules.suspect_ms
         state.set_timer(presence.loss_timer_ms, "silence", worker_id)
         watch_drain(state, state.workers[worker_id], clock)
+        watch_emptying(state, state.workers[worker_id])
         if state.workers[worker_id].trial:
             state.set_timer(clock.now_ms, "trial", worker_id)
     provider_health.recall(state)
     state.launch_look_ms, state.launch_due = 0, False
     launches.recall(state)
     endings.recall(state, clock)
+    moving.recall_timers(state, state.moving.values(), clock.now_ms)
     for job in state.jobs.values():
         state.waits.awake(job, clock.now_ms)
         jobs.arm_wait(state, job)

@@ -406,6 +406,11 @@ def _foresee(state: State, key: str, clock: Clock, reasons: Reasons) -> list[Eve
     return []
 
 
+def _move(state: State, receipt: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    # That there is a turn at all is enough: each of them looks at the moves under way.
+    return []
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -432,5 +437,6 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "purse": _purse,
     "deadline": _deadline,
     "foresee": _foresee,
+    "move": _move,
     "speed": _speed,
 }

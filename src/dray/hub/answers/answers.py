@@ -277,8 +277,9 @@ class Answers:
         until: str = "",
         stop: bool = False,
         ends: str = "",
+        move: bool = False,
     ) -> Document:
-        decide = machines.drain(caller, worker_id, on, worker_document, reason, until, stop, ends)
+        decide = machines.drain(caller, worker_id, on, worker_document, reason, until, stop, ends, move)
         answer: Document = await self._engine.change(decide, 1, caller.user, (worker_id, on), "drain")
         return answer
 

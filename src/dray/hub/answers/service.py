@@ -132,6 +132,7 @@ class HubService(Protocol):
         until: str = "",
         stop: bool = False,
         ends: str = "",
+        move: bool = False,
     ) -> Document: ...
     async def label_worker(
         self, caller: Caller, worker_id: str, labels: Mapping[str, str | None]

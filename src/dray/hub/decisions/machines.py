@@ -45,19 +45,24 @@ def drain(
     until: str = "",
     stop: bool = False,
     ends: str = "",
+    move: bool = False,
 ) -> Decide:
     """Make the decision of one drain or resume. `until` is a moment, or how long from now; `stop`: what runs there is
-    queued again, but for what may start once only, and services, which move by themselves. `ends`: when the machine is
-    taken away; what runs there is stopped in time for that.
+    queued again, but for what may start once only, and services, which move by themselves; `move`: it is moved
+    elsewhere, as there is room. `ends`: when the machine is taken away; what runs there is stopped in time for that.
     """
+    if stop and move:
+        raise InvalidInput(
+            "what runs there is either stopped and queued again or moved: give one of stop and move"
+        )
 
     def decide(state: State, clock: Clock) -> Decision:
         worker = _find(state, worker_id)
-        event = WorkerDrained(worker_id, on, caller.user, reason, _read_until(until, clock))
+        event = WorkerDrained(worker_id, on, caller.user, reason, _read_until(until, clock), 0, move)
         told = (worker.drain_reason, worker.drain_until_ms)
         same = (
             worker.draining == on and (not on or told == (event.reason, event.until_ms)) and not worker.faults
-        )
+        ) and (worker.emptying == (on and move))
         record = _audit(caller, clock, "drain" if on else "resume", worker_id, reason)
         answer = lambda after: finish(after, worker_id)  # noqa: E731 - short, and used twice
         events: list[Event] = [] if same else [event]

@@ -82,7 +82,8 @@ class ReceiptSight(NamedTuple):
 
 def list_document(sight: ReceiptSight, wanted: ReceiptFilter, clock: Clock) -> Document:
     """Receipts, newest first, and what all of the window come to, as far as the caller may know."""
-    found = [receipt for receipt in receipts(sight.state) if sight.wants(receipt, wanted)]
+    known = [receipt for receipt in receipts(sight.state) if not receipt.is_move]
+    found = [receipt for receipt in known if sight.wants(receipt, wanted)]
     page = [receipt for receipt in found if not wanted.before or number_of(receipt) < wanted.before]
     shown = page[: wanted.limit]
     since_ms = clock.now_ms - round(wanted.window_s * 1000)
@@ -97,7 +98,7 @@ def list_document(sight: ReceiptSight, wanted: ReceiptFilter, clock: Clock) -> D
 def find_document(sight: ReceiptSight, receipt_id: str, clock: Clock) -> Document:
     """One receipt by its id, whole."""
     record = sight.state.ledger.get(("receipt", receipt_id))
-    if not isinstance(record, Receipt) or not sight.sees(record):
+    if not isinstance(record, Receipt) or record.is_move or not sight.sees(record):
         raise NotFound(f"there is no receipt {receipt_id!r}, or it is not yours: see `dray preemptions`")
     return receipt_document(sight, record, clock)
 

@@ -39,7 +39,7 @@ def job_history(job: Job, attempts: Sequence[Attempt], receipts: Sequence[Receip
             if victim.uid == attempt.uid
         ]
     for receipt in receipts:
-        if receipt.job_id == job.id:
+        if receipt.job_id == job.id and not receipt.is_move:
             lines += _preemptor_lines(receipt, task_id(job.id, job.spelled(receipt.index)))
     lines.sort(key=lambda line: line[:2])
     if job.ended_at_ms:
@@ -67,10 +67,21 @@ def _attempt_lines(attempt: Attempt, name: str) -> list[tuple[int, int, Document
 
 def _victim_line(receipt: Receipt, attempt: Attempt, victim: Victim, name: str) -> tuple[int, int, Document]:
     why = f"for a job of {receipt.user} with priority {receipt.priority}"
+    if receipt.is_move:
+        return _move_line(receipt, attempt, victim, name)
     if victim.to:
         why = f"and move to {victim.to} to make room {why}"
     text = f"asked to stop within {format_seconds(victim.grace_s)} {why} (by {receipt.rule}, receipt {receipt.id})"
     line = _line("task_preempting", name, text, receipt.at_ms)
+    before_its_end = attempt.fence * _PLACES + _PLACES - 3
+    return receipt.at_ms, before_its_end, line | {"attempt": attempt.no, "worker": attempt.worker}
+
+
+def _move_line(receipt: Receipt, attempt: Attempt, victim: Victim, name: str) -> tuple[int, int, Document]:
+    who = f" by {receipt.by}" if receipt.by else ""
+    text = f"to be moved to {victim.to}{who} ({receipt.cause}, move {receipt.id}): {receipt.status.replace('_', ' ')}"
+    note = f", {victim.note}" if victim.note else ""
+    line = _line("task_moving", name, text + note, receipt.at_ms)
     before_its_end = attempt.fence * _PLACES + _PLACES - 3
     return receipt.at_ms, before_its_end, line | {"attempt": attempt.no, "worker": attempt.worker}
 

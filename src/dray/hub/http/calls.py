@@ -15,7 +15,9 @@ import msgspec
 
 from dray.core.model.ids import ID_PATTERN
 from dray.core.model.policies.policy import DAY_S, Policy
+from dray.core.model.policies.rebalancing import STRATEGIES
 from dray.core.model.specs.spec import JobSpec
+from dray.core.scheduling.rebalancing.proposals import CAUSES
 from dray.errors import InvalidInput, Problem
 from dray.hub.access.caller import Caller
 from dray.hub.access.entrance import SECURE_COOKIE, SESSION_COOKIE
@@ -39,6 +41,7 @@ from dray.hub.http.view_calls import (
     write_events,
 )
 from dray.hub.http.workload_calls import WORKLOAD_ROUTES
+from dray.hub.moves.answers import Wanted as WantedMoves
 from dray.hub.notifications.outbox import STATES as TOLD_STATES
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
@@ -49,6 +52,7 @@ from dray.wire.messages import client as wire
 from dray.wire.messages.packed import Packed
 from dray.wire.schemas import jobs as shapes
 from dray.wire.schemas import launches as launch_shapes
+from dray.wire.schemas import moves as move_shapes
 from dray.wire.schemas import services as service_shapes
 from dray.wire.schemas import templates as template_shapes
 
@@ -119,7 +123,24 @@ def _read_session(request: Request) -> asks.OpenSession:
 def _read_drain(request: Request) -> asks.DrainWorker:
     asked = read_struct(shapes.DrainRequest, request.body)
     dry_run = request.query["dry_run"]
-    return asks.DrainWorker(request.path["id"], asked.reason, asked.until, asked.stop, dry_run, asked.ends)
+    return asks.DrainWorker(
+        request.path["id"], asked.reason, asked.until, asked.stop, dry_run, asked.ends, asked.move
+    )
+
+
+def _read_move(request: Request) -> asks.MoveJob:
+    asked = read_struct(move_shapes.MoveRequest, request.body)
+    return asks.MoveJob(request.path["id"], asked.task, asked.to)
+
+
+def _read_rebalance(request: Request) -> asks.StartRebalance:
+    asked = read_struct(move_shapes.RebalanceRequest, request.body)
+    return asks.StartRebalance(asked.etag, asked.cause)
+
+
+def _read_moves(request: Request) -> WantedMoves:
+    asked = dict(request.query)
+    return WantedMoves(before=int(asked.pop("cursor") or 0), **asked)
 
 
 def _read_labels(request: Request) -> asks.LabelWorker:
@@ -351,6 +372,16 @@ _RECEIPTS = (
     CURSOR,
     Param("window_s", "how far back the statistics reach", kind="number", default=DAY_S, low=1, high=MAX_WINDOW_S),
 )  # fmt: skip
+_STRATEGY = (
+    Param("cause", "by this strategy alone; all of the policy by default", default="", choices=("", *STRATEGIES)),
+)  # fmt: skip
+_MOVES = (
+    Param("job", "only those of this job", default="", pattern=ID_PATTERN),
+    Param("cause", "only those for this cause", default="", choices=("", *CAUSES)),
+    Param("all", "also those that have ended", kind="flag", default=False),
+    Param("limit", "how many at most", kind="whole", default=50, low=1, high=MAX_RECEIPTS),
+    CURSOR,
+)  # fmt: skip
 _OVERVIEW = (
     Param("sort", "which workers come first", default="name", choices=SORTS),
     Param("match", "only workers whose name, or whose holder's, has this in it", default=""),
@@ -482,6 +513,14 @@ ROUTES: tuple[Route, ...] = (
     _api("GET", "/config", "show_settings"),
     _api("GET", "/preemptions", "list_preemptions", params=_RECEIPTS, read=_read_receipts),
     _api("GET", "/preemptions/{id}", "show_preemption"),
+    _api("POST", "/jobs/{id}/move", "move_job", body=move_shapes.MoveRequest, body_optional=True, read=_read_move),
+    _api("GET", "/moves", "list_moves", params=_MOVES, read=_read_moves),
+    _api("GET", "/moves/{id}", "show_move"),
+    _api("POST", "/moves/{id}/cancel", "cancel_move"),
+    _api("GET", "/rebalance", "show_rebalance"),
+    _api("GET", "/rebalance/plan", "plan_rebalance", params=_STRATEGY),
+    _api("POST", "/rebalance/start", "start_rebalance", body=move_shapes.RebalanceRequest, read=_read_rebalance),
+    _api("POST", "/rebalance/stop", "stop_rebalance"),
     _api("GET", "/alarms", "list_alarms"),
     _api("GET", "/usage", "show_usage", params=_USAGE),
     _api("GET", "/usage/idle", "list_idle", params=(_IDLE,)),

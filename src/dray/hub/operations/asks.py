@@ -152,8 +152,8 @@ class ShowOverview(NamedTuple):
 
 
 class DrainWorker(NamedTuple):
-    """A worker that is to get no new work, why, and until when; `stop`: what runs there is queued again.
-    `ends`: when its machine is taken away.
+    """A worker that is to get no new work, why, and until when; `stop`: what runs there is queued again, `move`: it is
+    moved elsewhere. `ends`: when its machine is taken away.
     """
 
     id: str
@@ -162,6 +162,28 @@ class DrainWorker(NamedTuple):
     stop: bool = False
     dry_run: bool = False
     ends: str = ""
+    move: bool = False
+
+
+class MoveJob(NamedTuple):
+    """What runs of a job, or of one task, goes to a worker, or to wherever there is the best room."""
+
+    id: str
+    task: int | None = None
+    to: str = ""
+
+
+class PlanRebalance(msgspec.Struct):
+    """What would be moved, for one cause or for all that the policy names."""
+
+    cause: str = ""
+
+
+class StartRebalance(NamedTuple):
+    """A plan that was looked at is to be carried out."""
+
+    etag: str
+    cause: str = ""
 
 
 class LabelWorker(NamedTuple):

@@ -20,6 +20,7 @@ from dray.hub.calls.blob_access import BlobAccess
 from dray.hub.calls.blobs import Blobs
 from dray.hub.calls.snapshots import Snapshots
 from dray.hub.calls.subscriptions import Listener
+from dray.hub.moves.answers import Wanted as WantedMoves
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations.batches import Batches
 from dray.hub.pages.sign_in import SignIn
@@ -103,6 +104,19 @@ class Workloads(Protocol):
     ) -> Document: ...
 
 
+class Moves(Protocol):
+    """What is answered about moves."""
+
+    async def order(self, caller: Caller, job_id: str, task: int | None, to: str) -> Document: ...
+    async def list(self, caller: Caller, wanted: WantedMoves) -> Document: ...
+    async def show(self, caller: Caller, move_id: str) -> Document: ...
+    async def cancel(self, caller: Caller, move_id: str) -> Document: ...
+    async def plan(self, caller: Caller, cause: str = "") -> Document: ...
+    async def start(self, caller: Caller, etag: str, cause: str = "") -> Document: ...
+    async def stop(self, caller: Caller) -> Document: ...
+    async def standing(self, caller: Caller) -> Document: ...
+
+
 class Hubs(Protocol):
     """What is answered about this hub and those that stand by."""
 
@@ -129,6 +143,7 @@ class Desk(NamedTuple):
     values: Values | None = None
     notifications: Notifications | None = None
     services: Services | None = None
+    moves: Moves | None = None
     hubs: Hubs | None = None
     views: Views | None = None
     sign_in: SignIn | None = None

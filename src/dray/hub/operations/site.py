@@ -13,13 +13,15 @@ from dray.hub.access.caller import Caller
 from dray.hub.answers.service import Document
 from dray.hub.documents.public_feed import RESET, FeedEvent
 from dray.hub.documents.receipts import ReceiptFilter
+from dray.hub.moves.answers import Wanted as WantedMoves
 from dray.hub.notifications.outbox import Wanted
 from dray.hub.operations import asks
-from dray.hub.operations.operation import ADMIN, READ, Desk, Launches, Operation
+from dray.hub.operations.operation import ADMIN, READ, SUBMIT, Desk, Launches, Moves, Operation
 from dray.hub.views.past.events import is_wanted
 from dray.wire.messages.client import IdleGpus, Usage
 from dray.wire.schemas import jobs as shapes
 from dray.wire.schemas import launches as launch_shapes
+from dray.wire.schemas import moves as move_shapes
 from dray.wire.schemas import providers as provider_shapes
 from dray.wire.schemas import site as site_shapes
 from dray.wire.schemas import templates as template_shapes
@@ -61,8 +63,13 @@ async def list_limits(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document
 async def drain_worker(desk: Desk, caller: Caller, ask: asks.DrainWorker) -> Document:
     if ask.dry_run:
         assert desk.views is not None  # every hub has them
-        return await desk.views.previews.drain(caller, *ask[:-2])
-    return await desk.service.drain(caller, ask.id, True, ask.reason, ask.until, ask.stop, ask.ends)
+        return await desk.views.previews.drain(caller, ask.id, ask.reason, ask.until, ask.stop, ask.move)
+    return await desk.service.drain(caller, ask.id, True, ask.reason, ask.until, ask.stop, ask.ends, ask.move)
+
+
+def _moves(desk: Desk) -> Moves:
+    assert desk.moves is not None  # every hub has them
+    return desk.moves
 
 
 async def list_hubs(desk: Desk, caller: Caller, ask: asks.Nothing) -> Document:
@@ -167,6 +174,31 @@ SITE = (
               lambda desk, caller, ask: desk.service.audit(caller, ask.limit), weight=2),
     Operation("show_metrics", "Metrics in the text form of Prometheus", READ, asks.Nothing, str, show_metrics,
               weight=2, needs_ready=False),
+)  # fmt: skip
+
+MOVES = (
+    Operation("move_job", "Move what runs of a job to another worker", SUBMIT, asks.MoveJob, move_shapes.OrderedMoves,
+              lambda desk, caller, ask: _moves(desk).order(caller, *ask), weight=4, repeat="anew",
+              errors=(Conflict, NotFound)),
+    Operation("list_moves", "List moves, newest first", READ, WantedMoves, move_shapes.MoveList,
+              lambda desk, caller, ask: _moves(desk).list(caller, ask), weight=2, paged=True),
+    Operation("show_move", "Show how far a move is, or what it came to", READ, asks.Named, move_shapes.MoveDocument,
+              lambda desk, caller, ask: _moves(desk).show(caller, ask.id), errors=(NotFound,)),
+    Operation("cancel_move", "Call a move off for which nobody was asked to stop yet", SUBMIT, asks.Named,
+              move_shapes.MoveDocument, lambda desk, caller, ask: _moves(desk).cancel(caller, ask.id), repeat="anew",
+              errors=(Conflict, NotFound)),
+    Operation("plan_rebalance", "Tell what would be better off elsewhere, and what would be moved", ADMIN,
+              asks.PlanRebalance, move_shapes.RebalancePlan,
+              lambda desk, caller, ask: _moves(desk).plan(caller, ask.cause), weight=20),
+    Operation("start_rebalance", "Carry out a plan that was looked at", ADMIN, asks.StartRebalance,
+              move_shapes.OrderedMoves, lambda desk, caller, ask: _moves(desk).start(caller, *ask), weight=20,
+              repeat="anew", errors=(Conflict,)),
+    Operation("stop_rebalance", "Call off what was decided and for which nobody was asked to stop yet", ADMIN,
+              asks.Nothing, move_shapes.OrderedMoves, lambda desk, caller, ask: _moves(desk).stop(caller),
+              repeat="same"),
+    Operation("show_rebalance", "Show whether work is moved by itself, and what moves have come to", READ,
+              asks.Nothing, move_shapes.RebalanceStanding,
+              lambda desk, caller, ask: _moves(desk).standing(caller), weight=2),
 )  # fmt: skip
 
 TEMPLATES = (

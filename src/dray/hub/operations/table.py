@@ -7,7 +7,7 @@ from dray.hub.operations.jobs import JOBS
 from dray.hub.operations.operation import Operation
 from dray.hub.operations.services import SERVICES
 from dray.hub.operations.sessions import LEASES, SESSIONS
-from dray.hub.operations.site import LAUNCHES, SITE, TEMPLATES
+from dray.hub.operations.site import LAUNCHES, MOVES, SITE, TEMPLATES
 from dray.hub.operations.values import VALUES
 from dray.hub.operations.views import VIEWS
 from dray.hub.operations.workloads import WORKLOADS
@@ -23,6 +23,7 @@ OPERATIONS: dict[str, Operation] = {
         VALUES,
         SITE,
         LAUNCHES,
+        MOVES,
         VIEWS,
         TEMPLATES,
         ACCESS,

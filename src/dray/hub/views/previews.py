@@ -23,6 +23,8 @@ from dray.core.model.records.records import Attempt, Job
 from dray.core.model.specs.spec import unpack_spec
 from dray.core.scheduling.claims.reservations import end_ms
 from dray.core.scheduling.explain.reason import span
+from dray.core.scheduling.rebalancing.emptying import find_places
+from dray.core.scheduling.rebalancing.scene import Scene
 from dray.hub.access.caller import Caller
 from dray.hub.answers.answers import Answers
 from dray.hub.decisions import commands, edits, machines
@@ -58,12 +60,14 @@ class Previews:
         decide = edits.edit(caller, ask.id, ask.changes, self._answers.calls, _nothing, low_space=space)
         return await self._job(caller, ask.id, decide)
 
-    async def drain(self, caller: Caller, worker_id: str, reason: str, until: str, stop: bool) -> Document:
-        decide = machines.drain(caller, worker_id, True, _nothing, reason, until, stop)
+    async def drain(
+        self, caller: Caller, worker_id: str, reason: str, until: str, stop: bool, move: bool
+    ) -> Document:
+        decide = machines.drain(caller, worker_id, True, _nothing, reason, until, stop, move=move)
 
         def dry(state: State, clock: Clock) -> Decision:
             decide(state, clock)
-            found = foretell_drain(state, caller, worker_id, clock, stop)
+            found = foretell_drain(state, caller, worker_id, clock, stop, move)
             return Decision(answer=lambda after: worker_document(after, worker_id) | {"preview": found})
 
         document: Document = await self._engine.change(dry, 1, caller.user, (worker_id,), "drain")
@@ -141,7 +145,9 @@ def _foretell_stop(
         said.append(f"{len(behind):,} job{' waits' if len(behind) == 1 else 's wait'} for its end")
 
 
-def foretell_drain(state: State, caller: Caller, worker_id: str, clock: Clock, stop: bool) -> Document:
+def foretell_drain(
+    state: State, caller: Caller, worker_id: str, clock: Clock, stop: bool, move: bool = False
+) -> Document:
     """What would follow of taking a worker out: what goes on there until when, and what was kept for whom."""
     live = [state.attempts[uid] for uid in state.held.get(worker_id, ())]
     ends = [end_ms(state, one) for one in live]
@@ -155,6 +161,9 @@ def foretell_drain(state: State, caller: Caller, worker_id: str, clock: Clock, s
         said.append(
             f"stops {_tasks(len(live))} and queues them again, {span(round(lost_s * 1000))} of work is lost"
         )
+    elif live and move:
+        going = sum(len(moves) for moves in find_places(Scene(state), worker_id))
+        said.append(f"{going:,} of {_tasks(len(live))} find room elsewhere now and move there")
     elif live:
         when = f"until {until} at the latest" if until else "nobody knows until when"
         said.append(f"{_tasks(len(live))} go{'es' if len(live) == 1 else ''} on, {when}")

@@ -129,7 +129,7 @@ def _count_harm(state: State, now_ms: int) -> dict[str, list[int]]:
     """How much was stopped for others within a day, and what of its run time was lost, by user."""
     found: dict[str, list[int]] = {}
     for receipt in receipts(state):
-        if receipt.now_ms < now_ms - DAY_MS:
+        if receipt.now_ms < now_ms - DAY_MS or receipt.is_move:
             continue
         for victim in receipt.victims:
             line = found.setdefault(victim.user, [0, 0])

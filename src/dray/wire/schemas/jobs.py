@@ -374,6 +374,9 @@ class DrainRequest(msgspec.Struct):
         str,
         Meta(max_length=64, description="when its machine is taken away: what runs there is stopped in time"),
     ] = ""
+    move: Annotated[
+        bool, Meta(description="have what runs there moved to other workers, each as there is room for it")
+    ] = False
 
 
 class LabelRequest(msgspec.Struct):

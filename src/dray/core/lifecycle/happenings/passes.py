@@ -12,6 +12,7 @@ from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.lines import BucketKey
 from dray.core.lifecycle.state.pass_events import (
     Braked,
+    EmptyingLooked,
     HeadsStale,
     LanesHungry,
     LanesKept,
@@ -21,6 +22,7 @@ from dray.core.lifecycle.state.pass_events import (
     PassBegan,
     PassSettled,
     PollsAnswered,
+    RebalanceLooked,
     RoomReleased,
     TurnBegan,
 )
@@ -109,6 +111,21 @@ def polls_answered(state: State, event: PollsAnswered, clock: Clock) -> list[Eff
         none += [NoWork(worker)] * (polls - event.served.get(worker, 0))
     state.polls.clear()
     return none
+
+
+def emptying_looked(state: State, event: EmptyingLooked, clock: Clock) -> list[Effect]:
+    """Look again later for what found no place yet."""
+    if event.worker in state.emptying:
+        state.emptying[event.worker] = event.again_ms
+        state.set_timer(event.again_ms, "move", event.worker)
+    return []
+
+
+def rebalance_looked(state: State, event: RebalanceLooked, clock: Clock) -> list[Effect]:
+    """Remember what was seen, and look again."""
+    state.outlook = event.outlook
+    state.set_timer(event.outlook.look_ms, "move", "")
+    return []
 
 
 def lanes_seen(state: State, event: LanesSeen, clock: Clock) -> list[Effect]:

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dray.core.lifecycle.holding import attempts, moves
 from dray.core.lifecycle.holding.receipts import close, lost_ms, ran_ms, receipts
 from dray.core.lifecycle.state.effects import Effect, Note
-from dray.core.lifecycle.state.events import Clock, Move, PlanDecided, Preemption
+from dray.core.lifecycle.state.events import Clock, PlanDecided, Preemption
+from dray.core.lifecycle.state.service_events import Move
 from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks import jobs, prewarms
-from dray.core.model.records.ledger import Receipt, Victim
+from dray.core.model.records.ledger import ASIDE, Receipt, Victim
 from dray.core.model.records.records import Attempt, Job
 from dray.core.model.specs.spec import TIERS
 
@@ -50,7 +51,7 @@ def decided(state: State, preemption: Preemption, clock: Clock) -> list[Effect]:
     state.enter("receipt", receipt.id, receipt)
     state.receipts[job.id] = receipt
     moves.begin(state, receipt)
-    _forget_oldest(state)
+    forget_oldest(state)
     effects.append(Note("preemption_decided", job.id, data=_data(receipt)))
     for attempt, victim in zip(victims, receipt.victims, strict=True):
         for uid in list(attempts.with_followers(state, (attempt.uid,)))[1:]:
@@ -81,6 +82,7 @@ def _receipt(state: State, job: Job, preemption: Preemption, victims: list[Attem
         devices=preemption.devices,
         variant=preemption.variant,
         now_ms=clock.now_ms,
+        cause=ASIDE if preemption.moves else "",
     )
 
 
@@ -116,7 +118,8 @@ def _victim(state: State, attempt: Attempt, members: int, move: Move | None) -> 
     )
 
 
-def _forget_oldest(state: State) -> None:
+def forget_oldest(state: State) -> None:
+    """Keep as many receipts as people look back at."""
     known = receipts(state)
     for receipt in known[KEPT:]:
         if receipt.status != "open":

@@ -506,6 +506,8 @@ def drained(state: State, event: WorkerDrained, clock: Clock) -> list[Effect]:
     told = (event.user, event.reason, event.until_ms) if event.on else ("", "", 0)
     worker.drained_by, worker.drain_reason, worker.drain_until_ms = told
     worker.faults, worker.trial = event.faults, ""
+    worker.emptying = event.on and event.move
+    watch_emptying(state, worker)
     state.suspicions.acquit(event.worker)
     watch_drain(state, worker, clock)
     state.touched.workers[event.worker] = None
@@ -525,6 +527,14 @@ def drained(state: State, event: WorkerDrained, clock: Clock) -> list[Effect]:
         return [Note("worker_quarantined", worker=event.worker, data=data | alarm), Alarm(text)]
     kind = "worker_draining" if event.on else "worker_on_trial" if event.faults else "worker_resumed"
     return [Note(kind, worker=event.worker, data=data)]
+
+
+def watch_emptying(state: State, worker: Worker) -> None:
+    """Look from now on for places for what runs on a worker that is emptied, or no longer."""
+    if worker.emptying:
+        state.emptying[worker.id] = state.now_ms
+    else:
+        state.emptying.pop(worker.id, None)
 
 
 def watch_drain(state: State, worker: Worker, clock: Clock) -> None:

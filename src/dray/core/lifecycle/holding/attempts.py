@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dray.core.lifecycle.counts import counting
-from dray.core.lifecycle.holding import rollouts
+from dray.core.lifecycle.holding import moves, rollouts
 from dray.core.lifecycle.providers import endings
 from dray.core.lifecycle.providers import records as providers
 from dray.core.lifecycle.providers.prices import MOST_MONEY, rate_of, spent_by
@@ -275,6 +275,8 @@ def learn_end(state: State, attempt: Attempt) -> None:
         state.set_timer(state.now_ms, "speed", "")
     if attempt.rate:
         _charge(state, attempt, spent_by(attempt))
+    if attempt.uid in state.moved_to:
+        moves.judge(state, attempt)
     if state.provider_of:
         providers.ended(state, attempt)
         if attempt.phase is Phase.LOST:

@@ -71,7 +71,7 @@ def _settled(state: State, attempt: Attempt, victim: Victim) -> Victim:
 def recall(state: State) -> None:
     """Find what is still kept after a restart."""
     for (kind, _), record in state.ledger.items():
-        if kind == "receipt" and isinstance(record, Receipt) and record.status == "open":
+        if kind == "receipt" and isinstance(record, Receipt) and record.is_open:
             state.receipts[record.job_id] = record
 
 
@@ -96,22 +96,24 @@ def number_of(receipt: Receipt) -> int:
 
 
 class Hit(NamedTuple):
-    """A victim as the limits count it; `moved`: it was moved aside."""
+    """A victim as the limits count it; `moved`: it was moved, and that for its own sake (`own`) or aside."""
 
     job_id: str
     number: int
     user: str
     moved: bool
+    own: bool = False
 
 
 def recent(state: State) -> list[Hit]:
     """Whom preemption has hit within the window of the policy's limits."""
     since_ms = state.now_ms - round(state.policy.preemption.limits.window_s * 1000)
     return [
-        Hit(victim.job_id, victim.index, victim.user, bool(victim.to))
+        Hit(victim.job_id, victim.index, victim.user, bool(victim.to), record.is_move)
         for record in state.ledger.values()
         if isinstance(record, Receipt) and record.now_ms >= since_ms
         for victim in record.victims
+        if not record.is_move or victim.asked_ms
     ]
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from dray.core.lifecycle.state.pass_events import PassSignal
-from dray.core.lifecycle.state.service_events import LaunchFact, LaunchSignal, ServiceFact
+from dray.core.lifecycle.state.service_events import LaunchFact, LaunchSignal, Move, ServiceFact
 from dray.core.lifecycle.state.workload_events import WorkloadFact
 from dray.core.lifecycle.waiting.facts import WaitsCharged
 from dray.core.model.capability import Capability, Device, Slots
@@ -84,15 +84,6 @@ class Activity(msgspec.Struct, frozen=True, array_like=True):
 
 class JobsSubmitted(msgspec.Struct, frozen=True, array_like=True, tag=1):
     jobs: tuple[NewJob, ...]
-
-
-class Move(msgspec.Struct, frozen=True, array_like=True):
-    """Where an attempt that is moved aside starts again: the worker, its cards and the alternative by which it runs."""
-
-    uid: str
-    worker: str
-    devices: tuple[int, ...] = ()
-    variant: int = 0
 
 
 class Preemption(msgspec.Struct, frozen=True, array_like=True):
@@ -206,7 +197,8 @@ class WaitTimedOut(msgspec.Struct, frozen=True, array_like=True, tag=13):
 class WorkerDrained(msgspec.Struct, frozen=True, array_like=True, tag=14):
     """`until_ms` is a wall time, 0: until it is resumed.
 
-    `faults`: how often in a row the hub has found it faulty. With it `on` is a quarantine, and its end a trial.
+    `faults`: how often in a row the hub has found it faulty. With it `on` is a quarantine, and its end a trial. `move`:
+    what runs there is moved elsewhere, as there is room.
     """
 
     worker: str
@@ -215,6 +207,7 @@ class WorkerDrained(msgspec.Struct, frozen=True, array_like=True, tag=14):
     reason: str = ""
     until_ms: int = 0
     faults: int = 0
+    move: bool = False
 
 
 class WorkerLabelled(msgspec.Struct, frozen=True, array_like=True, tag=30):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dray.core.lifecycle.state.experience import Needs
 from dray.core.lifecycle.state.lines import BucketKey, CrowdKey
-from dray.core.lifecycle.state.state import Reservation, TaskKey
+from dray.core.lifecycle.state.state import Reservation, TaskKey, Watching
 
 
 class TurnBegan(NamedTuple):
@@ -130,6 +130,19 @@ class PlacementWeighed(NamedTuple):
     look_ms: int
 
 
+class EmptyingLooked(NamedTuple):
+    """Places were looked for for what runs on a worker that is emptied; again at that moment, unless it is empty."""
+
+    worker: str
+    again_ms: int
+
+
+class RebalanceLooked(NamedTuple):
+    """The rebalancer has looked: what it remembers until the next time."""
+
+    outlook: Watching
+
+
 PassSignal = (
     TurnBegan
     | Braked
@@ -145,4 +158,6 @@ PassSignal = (
     | Foreseen
     | WarmSeen
     | PlacementWeighed
+    | EmptyingLooked
+    | RebalanceLooked
 )

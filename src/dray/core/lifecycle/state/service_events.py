@@ -1,5 +1,6 @@
-"""What can happen to services and their replicas, what is found of providers, of how fast work runs and of workers that
-launchers start: facts, stored by the rules of those in `events`, and what a turn remembers of launchers.
+"""What can happen to services and their replicas and to work that is moved, what is found of providers, of how fast
+work runs and of workers that launchers start: facts, stored by the rules of those in `events`, and what a turn
+remembers of launchers.
 """
 
 from __future__ import annotations
@@ -104,6 +105,40 @@ class PlacementChosen(msgspec.Struct, frozen=True, array_like=True, tag=51):
     why: str = ""
 
 
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """Where an attempt that is moved starts again: the worker, its cards and the alternative by which it runs."""
+
+    uid: str
+    worker: str
+    devices: tuple[int, ...] = ()
+    variant: int = 0
+
+
+class MovesDecided(msgspec.Struct, frozen=True, array_like=True, tag=66):
+    """These attempts are to start again elsewhere, all of them or none, for this cause and not for other work.
+
+    `gain` and `cost` are what is foretold of it, in one `unit`; `user` ordered it, nobody where the policy did.
+    """
+
+    moves: tuple[Move, ...]
+    cause: str
+    user: str = ""
+    gain: int = 0
+    cost: int = 0
+    unit: str = ""
+    why: str = ""
+
+
+class MoveStepped(msgspec.Struct, frozen=True, array_like=True, tag=67):
+    """A move came to its next stage: that of one task (`uid`: the attempt that it was told to leave), or all of it."""
+
+    receipt: str
+    stage: str
+    uid: str = ""
+    why: str = ""
+    user: str = ""
+
+
 class SpeedsSeen(msgspec.Struct, frozen=True, array_like=True, tag=39):
     """How fast attempts went for a while, by what they said of their progress or by tasks that do as much each."""
 
@@ -121,6 +156,8 @@ ServiceFact = (
     | RolloutStepped
     | ProviderJudged
     | PlacementChosen
+    | MovesDecided
+    | MoveStepped
     | SpeedsSeen
 )
 

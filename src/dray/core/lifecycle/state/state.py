@@ -14,7 +14,11 @@ when each is judged again; bad_providers; leaning: towards which placement strat
 for whom a snapshot or an environment is to be brought; prewarms: which workers were told to get them ahead of time,
 prewarm_ends: how that went, foresee_ms: when to look again; ending: when workers end that say so; launches: those of
 each launcher, oldest first, launch_idle: since when which of their workers idle, launch_look_ms, launch_due: when
-launchers are looked at). Memory holds live work: ended entities leave once their rows are written.
+launchers are looked at; moves: room kept for tasks on their way, origins: that which they came from, moving: the open
+receipts of moves that are carried out for their own sake, moved_to: by which of them an attempt is where it is;
+emptying: when places are looked for again for what runs on a worker that is emptied; outlook: what the rebalancer has
+seen).
+Memory holds live work: ended entities leave once their rows are written.
 """
 
 from __future__ import annotations
@@ -61,13 +65,17 @@ class Reservation(NamedTuple):
 
 
 class Moving(NamedTuple):
-    """Room kept for a task that is being moved aside: which attempt leaves, for where, and until when at most."""
+    """Room kept for a task that is being moved: which attempt leaves, for where, and until when at most.
+
+    `receipt`: the move that was decided for its own sake, which ends by its own rules; empty where it is moved aside.
+    """
 
     uid: str
     worker: str
     devices: tuple[int, ...]
     variant: int
     until_ms: int
+    receipt: str = ""
 
 
 class Prewarm(NamedTuple):
@@ -84,6 +92,24 @@ class Leaning(NamedTuple):
     rule: int = -1
     since_ms: int = 0
     look_ms: int = 0
+
+
+class Swing(NamedTuple):
+    """How much there was to gain by one strategy, minute by minute (moment, share), and on how many looks in a row it
+    was much. It acts only while it is `armed`.
+    """
+
+    samples: tuple[tuple[int, float], ...] = ()
+    streak: int = 0
+    armed: bool = True
+    acted_ms: int = 0
+
+
+class Watching(NamedTuple):
+    """What the rebalancer remembers: when it looks again, and how it stands with each strategy."""
+
+    look_ms: int = 0
+    swings: tuple[tuple[str, Swing], ...] = ()
 
 
 class Counters(msgspec.Struct, array_like=True):
@@ -118,6 +144,7 @@ class State:
     """
 
     launch_look_ms, launch_due = 0, False
+    outlook = Watching()
 
     def __init__(self, rules: Rules | None = None) -> None:
         self.rules = rules or Rules()
@@ -164,6 +191,7 @@ class State:
         self.looking: dict[str, int] = {}
         self.receipts: dict[str, Receipt] = {}
         self.moves: dict[TaskKey, Moving] = {}
+        self._lay_out_moves()
         self.experience = Experience()
         self.suspicions = Suspicions()
         self.touched = Touched()
@@ -184,11 +212,16 @@ class State:
         self.task_waiters: dict[str, dict[int, dict[str, None]]] = {}
         self.timers: list[tuple[int, str, str]] = []
         self.judging: dict[str, int] = {}
-        self.started_ms = 0
-        self.now_ms = self.at_ms = 0
+        self.started_ms = self.now_ms = self.at_ms = 0
         self.leaning = Leaning()
         self.braked = False
         self.accept_lag_ms = self.accept_seen_ms = 0
+
+    def _lay_out_moves(self) -> None:
+        self.origins: dict[TaskKey, Moving] = {}
+        self.moving: dict[str, Receipt] = {}
+        self.moved_to: dict[str, str] = {}
+        self.emptying: dict[str, int] = {}
 
     def asks(self, shape: int) -> Asks:
         """The alternatives behind a shape's number."""

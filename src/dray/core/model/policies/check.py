@@ -9,7 +9,6 @@ enough to make it.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -33,8 +32,11 @@ from dray.core.model.policies.policy import (
     VISIBILITIES,
     Policy,
 )
+from dray.core.model.policies.rebalancing import MODES as REBALANCE_MODES
+from dray.core.model.policies.rebalancing import STRATEGIES as REBALANCED
+from dray.core.model.policies.rebalancing import RebalancePolicy, quiet_problem
 from dray.core.model.specs.check import MAX_PROBLEMS, MAX_SUGGESTIONS
-from dray.core.model.specs.notifying import mail_domain, url_problem
+from dray.core.model.specs.notifying import url_problem
 from dray.core.model.specs.values import suggest
 from dray.core.model.units import parse_bytes, parse_seconds
 from dray.errors import InvalidInput, InvalidPolicy, Problem
@@ -204,25 +206,6 @@ def _matching(problem: Callable[[Any], str]) -> Reader:
         return faults.add(where, f"{fault}, got {_quote(value)}") if fault else value
 
     return read
-
-
-def _network_problem(value: Any) -> str:
-    found = re.fullmatch(r"([0-9.]+|[0-9A-Fa-f:]+)/([0-9]{1,3})", value) if isinstance(value, str) else None
-    return "" if found else "must be a network such as 10.1.0.0/16"
-
-
-def _secret_problem(value: Any) -> str:
-    good = isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", value)
-    return "" if good or value == "" else "must be the name of a file under secrets/ of the hub's home"
-
-
-def _host_problem(value: Any) -> str:
-    good = isinstance(value, str) and (value == "" or re.fullmatch(r"[A-Za-z0-9.:_-]{1,253}", value))
-    return "" if good else "must be the name of a machine"
-
-
-def _mail_problem(value: Any) -> str:
-    return "" if isinstance(value, str) and (value == "" or mail_domain(value)) else "must be a mail address"
 
 
 # --- groups of values -----------------------------------------------------------------------------------------------
@@ -400,6 +383,18 @@ _PREEMPTION = _group(
 _IDLE = _group(
     rules.IdlePolicy, {"grace_s": _SPAN, "warn_s": _SPAN, "demote_s": _SPAN, "stop_s": _SPAN}, "idle"
 )
+_REBALANCE = _group(
+    RebalancePolicy,
+    {
+        **dict.fromkeys(("window_s", "min_run_s"), _SPAN),
+        **dict.fromkeys(("moves", "per_user", "per_workload"), _COUNT),
+        **{name: _number(0, 1) for name in ("in_flight", "high", "low")},
+        "mode": _one_of(REBALANCE_MODES),
+        "strategies": _listed(_one_of(REBALANCED)),
+        "quiet_hours": _listed(_matching(quiet_problem)),
+    },
+    "rebalance",
+)
 _PRICE = _number(high=MOST_PRICE)
 _PROVIDER = _group(
     rules.Provider,
@@ -413,7 +408,7 @@ _PROVIDER = _group(
     "a provider",
 )
 _TEMPLATE = _group(rules.TemplateRule, {"users": _listed(_name(each=False))}, "a template")
-_SECRET, _MAIL = _matching(_secret_problem), _matching(_mail_problem)
+_SECRET, _MAIL = _matching(telling.secret_problem), _matching(telling.mail_problem)
 _RECEIVERS = _listed(_name(each=False))
 _RECEIVER = _group(
     telling.Receiver,
@@ -441,8 +436,8 @@ _NOTIFICATIONS = _group(
             {
                 "to": _RECEIVERS,
                 "webhooks": _one_of(telling.WEBHOOKS),
-                "networks": _listed(_matching(_network_problem)),
-                "mail_domains": _listed(_matching(_host_problem)),
+                "networks": _listed(_matching(telling.network_problem)),
+                "mail_domains": _listed(_matching(telling.host_problem)),
                 "secret": _SECRET,
             },
             "notifications.jobs",
@@ -450,7 +445,7 @@ _NOTIFICATIONS = _group(
         "smtp": _group(
             telling.Smtp,
             {
-                "host": _matching(_host_problem),
+                "host": _matching(telling.host_problem),
                 "port": _number(1, 65535, whole=True),
                 "sender": _MAIL,
                 "tls": _one_of(telling.TLS),
@@ -490,6 +485,7 @@ _POLICY = _group(
         "idle": _IDLE,
         "templates": _named(_name(each=False), _TEMPLATE),
         "visibility": _one_of(VISIBILITIES),
+        "rebalance": _REBALANCE,
     },
     "the policy",
 )

@@ -5,9 +5,12 @@ Secrets are not here: everybody may read the policy. It names files under `secre
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import msgspec
 
-from dray.core.model.specs.notifying import JOB_EVENTS
+from dray.core.model.specs.notifying import JOB_EVENTS, mail_domain
 
 # Beside what happens to jobs: an alarm is raised, and is over.
 SITE_EVENTS = ("alarm", "cleared")
@@ -68,3 +71,26 @@ class Notifications(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tru
     rules: tuple[NotifyRule, ...] = ()
     jobs: JobNotifications = JobNotifications()
     smtp: Smtp = Smtp()
+
+
+def network_problem(value: Any) -> str:
+    """What is wrong with a network as it is written."""
+    found = re.fullmatch(r"([0-9.]+|[0-9A-Fa-f:]+)/([0-9]{1,3})", value) if isinstance(value, str) else None
+    return "" if found else "must be a network such as 10.1.0.0/16"
+
+
+def secret_problem(value: Any) -> str:
+    """What is wrong with the name of a secret."""
+    good = isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", value)
+    return "" if good or value == "" else "must be the name of a file under secrets/ of the hub's home"
+
+
+def host_problem(value: Any) -> str:
+    """What is wrong with the name of a machine."""
+    good = isinstance(value, str) and (value == "" or re.fullmatch(r"[A-Za-z0-9.:_-]{1,253}", value))
+    return "" if good else "must be the name of a machine"
+
+
+def mail_problem(value: Any) -> str:
+    """What is wrong with a mail address."""
+    return "" if isinstance(value, str) and (value == "" or mail_domain(value)) else "must be a mail address"

@@ -12,6 +12,7 @@ from dray.core.model.objectives import Objective
 from dray.core.model.policies.alarms import AlarmRule
 from dray.core.model.policies.launching import Launch
 from dray.core.model.policies.notifications import Notifications
+from dray.core.model.policies.rebalancing import RebalancePolicy
 
 ORDERS = ("fifo", "priority", "sjf", "edf", "srsf", "fair_share")
 PREEMPTIVE = ("priority", "srsf", "fair_share")
@@ -240,6 +241,7 @@ class Policy(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     idle: IdlePolicy = IdlePolicy()
     templates: dict[str, TemplateRule] = {}
     visibility: str = "sums"
+    rebalance: RebalancePolicy = RebalancePolicy()
 
     def queue(self, name: str) -> Queue:
         """The rules of a queue; one that is not listed behaves like the default one."""

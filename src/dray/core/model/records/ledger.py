@@ -14,6 +14,12 @@ import msgspec
 from dray.core.model.records.workload import WorkloadRecord
 
 LedgerKey = tuple[str, str]
+# Others were moved to make room: all other causes of a move are about who is moved.
+ASIDE = "aside"
+# How far a move has come, in this order; `returning`: it could not start there and goes back to where it was.
+CLAIMED, SAVING, STARTING, SETTLING, RETURNING = "claimed", "saving", "starting", "settling", "returning"
+DONE, ROLLED_BACK, CALLED_OFF, FAILED = "done", "rolled_back", "called_off", "failed"
+UNDER_WAY = (CLAIMED, SAVING, STARTING, SETTLING, RETURNING)
 
 
 class PolicyRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -45,6 +51,10 @@ class Victim(msgspec.Struct, frozen=True, array_like=True):
     `members`: how many tasks went with it, itself included, since a gang goes whole; `lost_ms` is that of all of them.
     0: it went with another victim of the same gang and is counted there. `to`: the worker it was moved to, with these
     cards and by this alternative; empty where it was only stopped.
+
+    Of a move that is carried out for its own sake: the place that it had (`devices`, `variant`), how far its move has
+    come (`stage`, since `since_ms` by hub time), and the attempt by which it started again. `down_ms`: from the moment
+    it was asked to stop until that one ran. `rate`: what an hour of it cost before, in millionths.
     """
 
     uid: str
@@ -60,6 +70,15 @@ class Victim(msgspec.Struct, frozen=True, array_like=True):
     to: str = ""
     to_devices: tuple[int, ...] = ()
     to_variant: int = 0
+    devices: tuple[int, ...] = ()
+    variant: int = 0
+    stage: str = ""
+    since_ms: int = 0
+    next_uid: str = ""
+    asked_ms: int = 0
+    down_ms: int = 0
+    rate: int = 0
+    note: str = ""
 
 
 class Receipt(msgspec.Struct, array_like=True):
@@ -67,6 +86,11 @@ class Receipt(msgspec.Struct, array_like=True):
 
     `open` holds the victims' room for the preemptor; then it was `served`, `rolled_back` (the preemptor no longer
     waits) or `lapsed` (the room went with its worker). `uids` of victims that are confirmed gone move to `gone`.
+
+    Or work that was moved for its own sake: then `rule` is its `cause`, nothing is kept for anybody else, and `status`
+    says `open`, then `done`, `rolled_back`, `called_off` or `failed`. `by`: who ordered it. `gain` and `cost` are what
+    was foretold, in one `unit`; `won` is what it has come to since. Of a preemption that moved others aside the cause
+    is `aside`.
     """
 
     id: str
@@ -88,6 +112,24 @@ class Receipt(msgspec.Struct, array_like=True):
     now_ms: int = 0
     served_at_ms: int = 0
     ended_at_ms: int = 0
+    cause: str = ""
+    by: str = ""
+    why: str = ""
+    gain: int = 0
+    cost: int = 0
+    unit: str = ""
+    won: int = 0
+    settled: bool = False
+
+    @property
+    def is_move(self) -> bool:
+        """Whether work was moved for its own sake, and not stopped for other work."""
+        return self.cause not in ("", ASIDE)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether room is kept for somebody whom others make room for."""
+        return self.status == "open" and not self.is_move
 
 
 class AlarmRecord(msgspec.Struct, frozen=True, array_like=True):

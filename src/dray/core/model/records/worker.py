@@ -18,7 +18,8 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     the id of the token that it registered with: nobody else may speak for it.
 
     `given` are labels that people gave it, before its own. `drain_until_ms` (wall time, 0: until it is resumed) and
-    what stands beside it belong to `draining`. `gone_at_ms`: since when it is away. `faults`: how often in a row it was
+    what stands beside it belong to `draining`. `gone_at_ms`: since when it is away. `emptying`: what
+    runs there is moved elsewhere. `faults`: how often in a row it was
     found faulty; drained meanwhile it is in quarantine, else on `trial`, by that attempt or by the next. `ports`: how
     many its range has; below 0: it does not say, and nobody counts. `ends_at_ms` (wall time): when it ends, the sooner
     of what it said itself and what others say of it; 0: nobody knows.
@@ -53,6 +54,7 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     ends_at_ms: int = 0
     ends_said_ms: int = 0
     ends_given_ms: int = 0
+    emptying: bool = False
 
     @property
     def drain_word(self) -> str:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dray.core.lifecycle.state.columns import Numbers
-from dray.core.lifecycle.state.events import Move
 from dray.core.lifecycle.state.parties import PaceGate, PurseGate, QuotaGate, SwitchGate, gpus_of
+from dray.core.lifecycle.state.service_events import Move
 from dray.core.lifecycle.state.state import State, TaskKey
 from dray.core.model.records.records import Attempt, Job
 from dray.core.model.specs.resources import Ask

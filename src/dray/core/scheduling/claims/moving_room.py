@@ -5,6 +5,9 @@ Claimed before anything else is: to everybody, keepers included, it looks as tak
 
 from __future__ import annotations
 
+from collections.abc import Container
+from itertools import chain
+
 import msgspec
 
 from dray.core.lifecycle.holding.moves import is_under_way
@@ -33,6 +36,10 @@ def find_over(state: State) -> tuple[TaskKey, ...]:
     """
     columns, over = state.columns, []
     for key, move in state.moves.items():
+        if move.receipt:
+            if not is_under_way(state, key, move):
+                over.append(key)
+            continue
         row = columns.row_of.get(move.worker)
         if row is not None and columns.get("open", row) and is_under_way(state, key, move):
             asks = state.asks(state.jobs[key[0]].shape)
@@ -54,10 +61,16 @@ def _rest(ask: Ask, part: Ask) -> Ask:
     )
 
 
-def claim_moves(state: State, rooms: Rooms) -> dict[TaskKey, Spot]:
-    """Claim what is kept and there; gives where each task would start now."""
+def claim_moves(state: State, rooms: Rooms, but: Container[TaskKey] = ()) -> dict[TaskKey, Spot]:
+    """Claim what is kept and there; gives where each task would start now. `but`: what is kept for these is not asked.
+
+    What is kept of the places that tasks came from is claimed with it, and is nobody's to start in.
+    """
     found: dict[TaskKey, Spot] = {}
-    for key, move in state.moves.items():
+    going = [(key, move, True) for key, move in state.moves.items()]
+    for key, move, goes in chain(going, ((*kept, False) for kept in state.origins.items())):
+        if key in but:
+            continue
         row = state.columns.row_of.get(move.worker)
         job = state.jobs.get(key[0])
         asks = state.asks(job.shape) if job is not None else ()
@@ -70,7 +83,8 @@ def claim_moves(state: State, rooms: Rooms) -> dict[TaskKey, Spot]:
         devices = rooms.fit_cards(row, ask, move.devices)
         if devices is not None:
             rooms.claim(row, ask, devices)
-            found[key] = Spot(row, move.variant, devices)
+            if goes:
+                found[key] = Spot(row, move.variant, devices)
         elif rooms.left(row).credit > 0:
             # Others leave that place for it, or a slot is missing for a moment: what is there of it is kept.
             part, cards = rooms.clip(row, ask, move.devices)

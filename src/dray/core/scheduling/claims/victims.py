@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.holding.receipts import STALE_MS, Hit, lapses_ms, ran_ms, recent
-from dray.core.lifecycle.state.events import Move, Preemption
+from dray.core.lifecycle.state.events import Preemption
 from dray.core.lifecycle.state.parties import cost_of, gpus_of
+from dray.core.lifecycle.state.service_events import Move
 from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.model.records.ledger import Receipt
 from dray.core.model.records.records import Attempt, Job, Phase
@@ -87,7 +88,7 @@ class Tally:
         self.users[hit.user] += 1
         self.count += 1
         if hit.moved:
-            self.moves += 1
+            self.moves += not hit.own
             self.moved[hit.job_id, hit.number] = None
 
 

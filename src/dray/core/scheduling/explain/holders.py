@@ -13,7 +13,7 @@ import numpy as np
 from dray.core.lifecycle.holding.receipts import receipts_about
 from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.model.ids import task_id
-from dray.core.model.records.ledger import Receipt
+from dray.core.model.records.ledger import CLAIMED, RETURNING, SAVING, STARTING, Receipt
 from dray.core.model.records.records import Attempt, Job, Phase
 from dray.core.model.specs.ports import LEASED, count_ports, is_port
 from dray.core.model.specs.resources import Ask
@@ -113,15 +113,32 @@ def find_moved(state: State, job: Job) -> list[Blocker]:
             name = task_id(job_id, job.spelled(index))
             receipt = next((one for one in receipts_about(state, job_id) if _moves(one, move.uid)), None)
             text = f"{name} is moved to {move.worker} to make room for other work"
-            if receipt is not None:
+            if receipt is not None and receipt.is_move:
+                text = f"{name} {_tell_move(receipt, move.uid)}"
+            elif receipt is not None:
                 text = f"{text}, preemption {receipt.id}"
-            who = receipt.job_id if receipt is not None else ""
+            who = receipt.job_id if receipt is not None and not receipt.is_move else ""
             found.append(Blocker("moved", f"room on {move.worker}", "kept for it", message=text, who=who))
     return found
 
 
 def _moves(receipt: Receipt, uid: str) -> bool:
-    return any(victim.uid == uid and victim.to for victim in receipt.victims)
+    return any(uid in (victim.uid, victim.next_uid) and victim.to for victim in receipt.victims)
+
+
+_STAGES = {
+    CLAIMED: "is to move to {to}: what it needs there is kept for it as it comes free",
+    SAVING: "is asked to stop, and starts again on {to}, where its room is kept",
+    STARTING: "starts again on {to}, where its room is kept",
+    RETURNING: "goes back to {back}, where its room was kept",
+}
+
+
+def _tell_move(receipt: Receipt, uid: str) -> str:
+    """How far the move of a task has come that is moved for its own sake."""
+    victim = next(one for one in receipt.victims if uid in (one.uid, one.next_uid))
+    text = _STAGES.get(victim.stage, "is moved to {to}").format(to=victim.to, back=victim.worker)
+    return f"{text} ({receipt.cause}, move {receipt.id})"
 
 
 def _gone_ms(state: State, attempt: Attempt) -> int:

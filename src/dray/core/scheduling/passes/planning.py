@@ -146,9 +146,18 @@ class _Pass:
     def _serve_owners(self) -> None:
         """Let those into their room for whom it is kept: whoever stands before them in line would be refused it."""
         state, row_of = self._state, self._state.columns.row_of
-        for (job_id, index), spot in self._moving.items():
-            if state.tasks[job_id, index].queued:
-                self._serve_moved(state.jobs[job_id], index, spot)
+        for (job_id, index), move in state.moves.items():
+            task = state.tasks.get((job_id, index))
+            if task is None or not task.queued:
+                continue
+            mover = state.jobs[job_id]
+            group = mover.group_of(index)
+            spots = [spot for one in group if (spot := self._moving.get((job_id, one))) is not None]
+            if len(spots) == len(group) and index == group[0]:
+                self._serve_moved(mover, index, spots)
+            if move.receipt:
+                # Until then it waits for the room that it was stopped for, and takes no other.
+                self._served.add((job_id, index))
         owners = [
             (kept.job_id, [(row, variant) for _, row, variant, _ in kept.spots])
             for kept in self._draft.reservations.values()
@@ -165,15 +174,15 @@ class _Pass:
             if job is not None and job.waiting and not job.barred and job_id not in self._taken:
                 self._serve_owner(job, rows)
 
-    def _serve_moved(self, job: Job, index: int, spot: Spot) -> None:
-        """Start a task that was moved aside where room was claimed for it."""
+    def _serve_moved(self, job: Job, index: int, spots: list[Spot]) -> None:
+        """Start a task that was moved, or a gang as a whole, where room was claimed for it."""
         entry = entry_of(self._state, job, index)
         head = Head((0, 0, entry), self._state.line_of(job), job)
         room, gate = self._gates.room(head)
         if room <= 0:
             self._shut(head.line, gate)
         elif wanted := self._wanted(job, entry, 1):
-            self._take(head, wanted, [spot])
+            self._take(head, wanted, spots)
             self._owned[head.line] = None
 
     def _serve_owner(self, job: Job, rows: list[tuple[int, int]]) -> None:

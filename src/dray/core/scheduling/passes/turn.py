@@ -18,12 +18,15 @@ from dray.core.lifecycle.state.state import State
 from dray.core.lifecycle.tasks.uses import find_changes
 from dray.core.lifecycle.timers import Reasons, Unread, due
 from dray.core.scheduling.choosing.automatic import weigh_strategies
+from dray.core.scheduling.claims.move_steps import next_steps
 from dray.core.scheduling.claims.reservations import find_stale
 from dray.core.scheduling.launches.decide import plan_launches
 from dray.core.scheduling.passes.foreseeing import foresee
 from dray.core.scheduling.passes.lane_feeding import feed, prepare
 from dray.core.scheduling.passes.planning import Plan, is_due, plan, settle_plan
 from dray.core.scheduling.passes.queueing_behind import line_up
+from dray.core.scheduling.rebalancing.emptying import look_for_places
+from dray.core.scheduling.rebalancing.watching import rebalance
 
 Fold = Callable[[Event], Any]
 TIMERS, CALLS, PASS = "timers", "calls", "pass"
@@ -43,6 +46,12 @@ def take_pass(state: State, fold: Fold) -> Passed | None:
     # An owner that was cancelled or held gains nobody room by itself: what was kept for it is given back first.
     if (stale := find_stale(state)) is not None:
         fold(stale)
+    for found in look_for_places(state) if state.emptying else ():
+        fold(found)
+    for decided_moves in rebalance(state):
+        fold(decided_moves)
+    for stage in next_steps(state) if state.moving else ():
+        fold(stage)
     if not is_due(state):
         return None
     for step in weigh_strategies(state):

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dray.core.lifecycle.state.events import Move
+from dray.core.lifecycle.state.service_events import Move
 
 ROOM, PERFORMANCE, COST, SPREAD, EVACUATE = "room", "performance", "cost", "spread", "evacuate"
+# Of no strategy: somebody ordered it.
+PERSON = "person"
+CAUSES = (ROOM, PERFORMANCE, COST, SPREAD, EVACUATE, PERSON)
 GPU_MS, MONEY = "gpu_ms", "money"
 
 

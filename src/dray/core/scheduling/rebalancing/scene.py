@@ -12,9 +12,9 @@ from functools import cached_property
 
 from dray.core.lifecycle.holding.receipts import lost_ms, ran_ms
 from dray.core.lifecycle.state.columns import kind_of
-from dray.core.lifecycle.state.events import Move
 from dray.core.lifecycle.state.experience import kind_of_work
 from dray.core.lifecycle.state.parties import gpus_of
+from dray.core.lifecycle.state.service_events import Move
 from dray.core.lifecycle.state.state import State
 from dray.core.model.records.records import Attempt, Job, Phase
 from dray.core.model.specs.resources import WHOLE
@@ -28,6 +28,8 @@ from dray.core.scheduling.turns.victim_rules import RESTART_MS
 # Beyond these a look would take too long: those that have run longest are looked at.
 MOST_MOVERS = 2_000
 MOST_PLACES = 32
+# A hub that was away may never have heard of a start beyond what its worker says it runs.
+RUNS = (Phase.ACCEPTED, Phase.RUNNING)
 
 
 class Scene:
@@ -50,7 +52,7 @@ class Scene:
             state.attempts[uid]
             for uids in state.held.values()
             for uid in uids
-            if state.attempts[uid].phase is Phase.RUNNING
+            if state.attempts[uid].phase in RUNS
         ]
         running.sort(key=lambda attempt: (attempt.started_ms, attempt.fence))
         return tuple(attempt for attempt in running[:MOST_MOVERS] if not self.why_not(attempt))
@@ -60,7 +62,8 @@ class Scene:
         job = self.state.jobs[attempt.job_id]
         if attempt.lane or job.calls:
             return "calls go through lanes, which open where there is room anyway"
-        if attempt.phase is not Phase.RUNNING or attempt.cancel or attempt.uid in self.state.followers:
+        runs = attempt.started and attempt.phase in RUNS
+        if not runs or attempt.cancel or attempt.uid in self.state.followers:
             return "it does not run, or ends just now"
         if (attempt.job_id, attempt.index) in self.state.moves:
             return "it is being moved already"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from dray.core.lifecycle.providers.prices import HOUR_MS, cost_of_span, rate_of
-from dray.core.lifecycle.state.events import Move
+from dray.core.lifecycle.state.service_events import Move
 from dray.core.model.records.records import Attempt
 from dray.core.scheduling.rebalancing.performance import faster_places, performance_level
 from dray.core.scheduling.rebalancing.proposals import COST, MONEY, PERFORMANCE, Proposal

@@ -1,0 +1,1 @@
+"""Commands that move work that runs, and tell how far it is."""

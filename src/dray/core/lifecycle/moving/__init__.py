@@ -1,0 +1,1 @@
+"""Work that is moved for its own sake, as wholes."""

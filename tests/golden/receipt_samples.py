@@ -1,0 +1,56 @@
+"""One full value of a receipt."""
+
+from __future__ import annotations
+
+from dray.core.model.records.ledger import Receipt, Victim
+
+MOVED = Victim(
+    uid="2-4",
+    job_id="low",
+    index=1,
+    worker="worker-1",
+    user="bob",
+    priority=5,
+    ran_ms=10,
+    lost_ms=4,
+    grace_s=30.5,
+    members=2,
+    devices=(2, 3),
+    variant=1,
+    stage="settling",
+    since_ms=5,
+    next_uid="2-6",
+    asked_ms=6,
+    down_ms=7,
+    rate=8,
+    note="gone",
+)
+RECEIPT = Receipt(
+    id="p1",
+    at_ms=1,
+    job_id="job",
+    index=3,
+    user="ann",
+    queue="night",
+    priority=20,
+    rule="priority",
+    workers=("worker-1",),
+    victims=(MOVED,),
+    kind="gpu",
+    need="2 GPUs",
+    devices=((0, 1),),
+    variant=1,
+    status="served",
+    gone=("2-4",),
+    now_ms=2,
+    served_at_ms=3,
+    ended_at_ms=4,
+    cause="cost",
+    by="bob",
+    why="it is cheaper there",
+    gain=7,
+    cost=2,
+    unit="money",
+    won=5,
+    settled=True,
+)
