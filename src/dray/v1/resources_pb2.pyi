@@ -1048,6 +1048,7 @@ class Place(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     EXACT_FIELD_NUMBER: _builtins.int
     RIVALS_FIELD_NUMBER: _builtins.int
+    OVERDUE_FIELD_NUMBER: _builtins.int
     queue: _builtins.str
     order: _builtins.str
     jobs_ahead: _builtins.int
@@ -1056,6 +1057,8 @@ class Place(_message.Message):
     exact: _builtins.bool
     rivals: _builtins.int
     """Other users it takes turns with."""
+    overdue: _builtins.bool
+    """It can no longer meet its deadline, and goes behind all that can."""
     def __init__(
         self,
         *,
@@ -1066,10 +1069,11 @@ class Place(_message.Message):
         message: _builtins.str = ...,
         exact: _builtins.bool = ...,
         rivals: _builtins.int = ...,
+        overdue: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exact", b"exact", "jobs_ahead", b"jobs_ahead", "message", b"message", "order", b"order", "queue", b"queue", "rivals", b"rivals", "tasks_ahead", b"tasks_ahead"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exact", b"exact", "jobs_ahead", b"jobs_ahead", "message", b"message", "order", b"order", "overdue", b"overdue", "queue", b"queue", "rivals", b"rivals", "tasks_ahead", b"tasks_ahead"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1602,6 +1606,7 @@ class Plan(_message.Message):
     CHANGE_FIELD_NUMBER: _builtins.int
     CHOICES_FIELD_NUMBER: _builtins.int
     CHOSEN_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
     starts_now: _builtins.bool
     tasks: _builtins.int
     summary: _builtins.str
@@ -1640,6 +1645,8 @@ class Plan(_message.Message):
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Choice]:
         """Providers and cards by money and time, the best first."""
 
+    @_builtins.property
+    def placement(self) -> Global___PlacementStrategy: ...
     def __init__(
         self,
         *,
@@ -1665,14 +1672,51 @@ class Plan(_message.Message):
         change: Global___Change | None = ...,
         choices: _abc.Iterable[Global___Choice] | None = ...,
         chosen: _builtins.str = ...,
+        placement: Global___PlacementStrategy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "earliest", b"earliest", "estimate", b"estimate", "place", b"place"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["change", b"change", "earliest", b"earliest", "estimate", b"estimate", "place", b"place", "placement", b"placement"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "blockers", b"blockers", "candidates", b"candidates", "candidates_total", b"candidates_total", "change", b"change", "choices", b"choices", "chosen", b"chosen", "earliest", b"earliest", "estimate", b"estimate", "ever", b"ever", "fix", b"fix", "holders", b"holders", "learned", b"learned", "lost_s", b"lost_s", "place", b"place", "placements", b"placements", "quotas", b"quotas", "rule", b"rule", "starts_now", b"starts_now", "summary", b"summary", "tasks", b"tasks", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked", b"asked", "blockers", b"blockers", "candidates", b"candidates", "candidates_total", b"candidates_total", "change", b"change", "choices", b"choices", "chosen", b"chosen", "earliest", b"earliest", "estimate", b"estimate", "ever", b"ever", "fix", b"fix", "holders", b"holders", "learned", b"learned", "lost_s", b"lost_s", "place", b"place", "placement", b"placement", "placements", b"placements", "quotas", b"quotas", "rule", b"rule", "starts_now", b"starts_now", "summary", b"summary", "tasks", b"tasks", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Plan: _TypeAlias = Plan  # noqa: Y015
+
+@_typing.final
+class PlacementStrategy(_message.Message):
+    """How tasks are placed, and why so."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRATEGY_FIELD_NUMBER: _builtins.int
+    AUTOMATIC_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    strategy: _builtins.str
+    automatic: _builtins.bool
+    """Chosen by the table of rules, since the policy says auto."""
+    rule: _builtins.int
+    """Which rule of the table."""
+    why: _builtins.str
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        strategy: _builtins.str = ...,
+        automatic: _builtins.bool = ...,
+        rule: _builtins.int = ...,
+        why: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["automatic", b"automatic", "rule", b"rule", "since", b"since", "strategy", b"strategy", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacementStrategy: _TypeAlias = PlacementStrategy  # noqa: Y015
 
 @_typing.final
 class Slots(_message.Message):
@@ -1835,6 +1879,7 @@ class Worker(_message.Message):
     REGISTERED_AT_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
     CARDS_FIELD_NUMBER: _builtins.int
+    ENDS_AT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     status: _builtins.str
     backend: _builtins.str
@@ -1887,6 +1932,10 @@ class Worker(_message.Message):
     def cards(self) -> _containers.RepeatedCompositeFieldContainer[Global___Card]:
         """With one worker: who holds which of its cards."""
 
+    @_builtins.property
+    def ends_at(self) -> _timestamp_pb2.Timestamp:
+        """When its machine is taken away, if anybody knows."""
+
     def __init__(
         self,
         *,
@@ -1921,10 +1970,11 @@ class Worker(_message.Message):
         registered_at: _timestamp_pb2.Timestamp | None = ...,
         jobs: _abc.Iterable[Global___WorkerTask] | None = ...,
         cards: _abc.Iterable[Global___Card] | None = ...,
+        ends_at: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["drain_until", b"drain_until", "free", b"free", "last_heartbeat", b"last_heartbeat", "registered_at", b"registered_at", "slots", b"slots"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["drain_until", b"drain_until", "ends_at", b"ends_at", "free", b"free", "last_heartbeat", b"last_heartbeat", "registered_at", b"registered_at", "slots", b"slots"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_jobs", b"active_jobs", "address", b"address", "backend", b"backend", "cards", b"cards", "cpu_count", b"cpu_count", "devices", b"devices", "drain_reason", b"drain_reason", "drain_until", b"drain_until", "drained_by", b"drained_by", "draining", b"draining", "fake", b"fake", "faults", b"faults", "features", b"features", "free", b"free", "given_labels", b"given_labels", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "hostname", b"hostname", "id", b"id", "jobs", b"jobs", "labels", b"labels", "last_heartbeat", b"last_heartbeat", "memory_gb", b"memory_gb", "quarantined", b"quarantined", "registered_at", b"registered_at", "resources", b"resources", "slots", b"slots", "state_detail", b"state_detail", "status", b"status", "total_slots", b"total_slots", "vram_gb", b"vram_gb"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_jobs", b"active_jobs", "address", b"address", "backend", b"backend", "cards", b"cards", "cpu_count", b"cpu_count", "devices", b"devices", "drain_reason", b"drain_reason", "drain_until", b"drain_until", "drained_by", b"drained_by", "draining", b"draining", "ends_at", b"ends_at", "fake", b"fake", "faults", b"faults", "features", b"features", "free", b"free", "given_labels", b"given_labels", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "hostname", b"hostname", "id", b"id", "jobs", b"jobs", "labels", b"labels", "last_heartbeat", b"last_heartbeat", "memory_gb", b"memory_gb", "quarantined", b"quarantined", "registered_at", b"registered_at", "resources", b"resources", "slots", b"slots", "state_detail", b"state_detail", "status", b"status", "total_slots", b"total_slots", "vram_gb", b"vram_gb"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
