@@ -163,8 +163,10 @@ def _backfill(runs: list[dict[str, Any]]) -> Chart:
 
 
 def _deadlines(runs: list[dict[str, Any]]) -> Chart:
-    values = {(run["rule"], "missed"): 100 * run["share"] for run in runs}
-    return Chart("Deadlines missed, %", [run["rule"] for run in runs], ("missed",), values)
+    own = [run for run in runs if not run.get("seed")]
+    values = {(f"{run['nodes']}x8", run["rule"]): 100 * run["share"] for run in own}
+    clusters = list(dict.fromkeys(group for group, _ in values))
+    return Chart("Deadlines missed, %, by size of the cluster", clusters, ("fifo", "sjf", "edf"), values)
 
 
 def _fairness(runs: list[dict[str, Any]]) -> Chart:

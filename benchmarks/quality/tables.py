@@ -129,12 +129,15 @@ def passing(asked: argparse.Namespace) -> tuple[Runs, Rows]:
 
 
 def dates(asked: argparse.Namespace) -> tuple[Runs, Rows]:
-    """Deadlines missed."""
-    runs = deadlines.run(asked.traces)
-    rows = [["rule", "cluster", "missed", "of", "share", "mean JCT s", "s per run"]]
-    for run in runs:
-        row = [run["rule"], f"{run['nodes']}x{deadlines.GPUS}", f"{run['missed']}", f"{run['deadlines']}"]
-        rows.append([*row, f"{run['share']:.2%}", f"{run['jct_s']:.0f}", f"{run['cpu_s']:.1f}"])
+    """Deadlines missed, on clusters of five sizes."""
+    calls: list[Call] = [(deadlines.run, call) for call in deadlines.calls(asked.traces)]
+    runs = run_all(calls, asked.cores)
+    runs.sort(key=lambda run: (run["trace"], -run["nodes"], deadlines.ORDERS.index(run["rule"]), run["seed"]))
+    rows = [["trace", "cluster", "rule", "missed", "mean JCT s", "seeds", "s per run"]]
+    for trace, nodes, rule in dict.fromkeys((run["trace"], run["nodes"], run["rule"]) for run in runs):
+        mine = [run for run in runs if (run["trace"], run["nodes"], run["rule"]) == (trace, nodes, rule)]
+        row = [trace, f"{nodes}x{deadlines.GPUS}", rule, f"{mean(mine, 'share'):.2%}"]
+        rows.append([*row, f"{mean(mine, 'jct_s'):.0f}", str(len(mine)), f"{mean(mine, 'cpu_s'):.1f}"])
     return runs, rows
 
 

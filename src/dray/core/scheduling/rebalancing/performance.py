@@ -219,15 +219,15 @@ def _propose(scene: Scene, change: Change, kinds: Sequence[str], vain: dict[str,
             vain[kind] += 1
             return None
         scene.take((move,))
-        why = f"on {kind} it runs {_times(mover, kind)} as fast as on {mover.kind}"
+        why = f"on {kind} instead of {mover.kind} it runs {_times(mover, kind)}"
         return Proposal(PERFORMANCE, (move,), gain, cost, why)
     (one, _), (other, _) = change.goes
     moves = scene.find_exchange(one.attempt, other.attempt)
     if moves is None:
         return None
     why = (
-        f"in each other's places they run {_times(one, other.kind)} and {_times(other, one.kind)} as fast, "
-        f"on {other.kind} and {one.kind}"
+        f"in each other's places one runs {_times(one, other.kind)} on {other.kind} and the other "
+        f"{_times(other, one.kind)} on {one.kind}"
     )
     return Proposal(PERFORMANCE, moves, gain, cost, why)
 
@@ -241,5 +241,6 @@ def _has_idle(scene: Scene, kinds: Sequence[str], kind: str, like: tuple[int, in
 
 def _times(mover: Mover, kind: str) -> str:
     if kind not in mover.speeds:
-        return "perhaps"
-    return f"{mover.speeds[kind] / mover.speeds[mover.kind]:.2g} times"
+        return "perhaps faster (nobody of its name was seen there)"
+    ratio = mover.speeds[kind] / mover.speeds[mover.kind]
+    return f"{ratio:.2g} times as fast" if ratio >= 1 else f"{1 / ratio:.2g} times slower"
