@@ -1,7 +1,7 @@
 """Run the quality benchmarks and write their tables.
 
-python -m benchmarks.quality --traces DIR [--only q1|q2|backfill|deadlines|fairness|pace|capacity] [--seeds 42,43]
-    [--cores N]
+python -m benchmarks.quality --traces DIR [--only q1|q2|backfill|deadlines|gavel|moves|fairness|pace|capacity]
+    [--seeds 42,43] [--parts x1,x1a] [--cores N]
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", default=",".join(map(str, openb.SEEDS)), help="of the placement part")
     parser.add_argument("--variants", default=",".join(openb.VARIANTS), help="of the placement part")
     parser.add_argument("--strategies", default=",".join(openb.RULES), help="of the placement part")
+    parser.add_argument("--parts", default="", help="of the part on kinds of card: x1,x1a,…; all of them")
     parser.add_argument("--cores", type=int, default=1)
     parser.add_argument("--short-jobs", type=int, default=pace.MANY, help="of the pace part")
     parser.add_argument("--label", default="", help="appended to the names of the result files")

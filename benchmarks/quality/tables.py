@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 from benchmarks.quality import backfill, capacity, deadlines, fairness, muri, openb, pace
+from benchmarks.quality.moves import bringing, gavel
 
 Runs = list[dict[str, Any]]
 Rows = list[list[str]]
@@ -141,6 +142,41 @@ def dates(asked: argparse.Namespace) -> tuple[Runs, Rows]:
     return runs, rows
 
 
+def kinds(asked: argparse.Namespace) -> tuple[Runs, Rows]:
+    """Mean completion times on three kinds of card, by how many jobs arrive in an hour."""
+    chosen = [part for part in asked.parts.split(",") if part]
+    calls: list[Call] = [(gavel.run, call) for call in gavel.calls(asked.traces, chosen)]
+    runs = run_all(calls, asked.cores)
+    keys = ("part", "rule", "order", "restart_s", "sigma", "rate")
+    runs.sort(key=lambda run: ([str(run["part"])], *(run[key] for key in keys[1:]), run["seed"]))
+    rows = [
+        ["part", "speeds, moves", "order", "restart s", "σ", "jobs an hour", "mean JCT h", "bar", "published"]
+    ]
+    rows[0] += ["moves a job", "seeds", "s per run"]
+    for key in dict.fromkeys(tuple(run[name] for name in keys) for run in runs):
+        mine = [run for run in runs if tuple(run[name] for name in keys) == key]
+        row = [*map(str, key), f"{mean(mine, 'jct_h'):.2f}", gavel.bar_of(mine[0])]
+        row += [f"{gavel.PUBLISHED[mine[0]['rate']]}", f"{mean(mine, 'moves'):.2f}"]
+        rows.append([*row, str(len(mine)), f"{mean(mine, 'cpu_s'):.0f}"])
+    return runs, rows
+
+
+def bringings(asked: argparse.Namespace) -> tuple[Runs, Rows]:
+    """What stays idle while work waits, and what is paid for."""
+    calls: list[Call] = [(call, (asked.traces, *values)) for call, *values in bringing.RUNS]
+    found = run_all(calls, asked.cores)
+    order = [(call.__name__, *values) for call, *values in bringing.RUNS]
+    runs = sorted(found, key=lambda run: order.index(bringing.key_of(run)))
+    rows = [
+        ["part", "where", "rule", "idle while work waits", "hired GPU h", "mean JCT s", "moves", "s per run"]
+    ]
+    for run in runs:
+        row = [run["part"], run.get("placement") or f"{run['mix']}, {run['trace']}", run["rule"]]
+        row += [f"{run['idle']:.2%}" if "idle" in run else "", f"{run.get('hired_gpu_h', 0):.0f}"]
+        rows.append([*row, f"{run['jct_s']:.0f}", f"{run['moved']}", f"{run['cpu_s']:.1f}"])
+    return runs, rows
+
+
 def shares(asked: argparse.Namespace) -> tuple[Runs, Rows]:
     """What a burst costs the others."""
     calls: list[Call] = [
@@ -194,6 +230,8 @@ PARTS: dict[str, Callable[[argparse.Namespace], tuple[Runs, Rows]]] = {
     "q2": order,
     "backfill": passing,
     "deadlines": dates,
+    "gavel": kinds,
+    "moves": bringings,
     "fairness": shares,
     "pace": paces,
     "capacity": advice,

@@ -1,0 +1,1 @@
+"""What moves of running work are worth, each replayed through the product's own core."""
