@@ -86,4 +86,5 @@ def run(rows: Sequence[Row], root: Path, *, writes: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run((*ROWS, *stub_rows()), ROOT, writes=sys.argv[1:] == ["--write"]))
+    # Stubs first: pages are made by code that imports them.
+    sys.exit(run((*stub_rows(), *ROWS), ROOT, writes=sys.argv[1:] == ["--write"]))

@@ -25,7 +25,7 @@ from dray.hub.grpc.streams import StreamMethod
 
 METHODS = {name: one for service in SERVICES.values() for name, one in service.methods_by_name.items()}
 # What says again what was asked, and where a page's token stands for it.
-ECHOES = {"action", "dry_run", "next_cursor"}
+ECHOES = {"action", "dry_run", "next_cursor", "next"}
 # What goes on between two calls.
 MOVING = frozenset(
     "oldest_wait_s age_s last_heartbeat tokens submitted_at at uid assigned_at accepted_at started_at ended_at fence"
@@ -161,6 +161,21 @@ TWINS: dict[str, list[Twin]] = {
     "AttachJobs": [Twin({"workload": "N", "attach": ["ran"]}, ("POST", "/workloads/N/attach", {"attach": ["ran"]}),
                         "workload")],
     "DeleteWorkload": [Twin({"workload": "N"}, ("DELETE", "/workloads/N", None))],
+    "RetryTasks": [Twin({"workload": "N"}, ("POST", "/workloads/N/retry", None))],
+    "ListWorkloadTasks": [Twin({"workload": "N", "states": ["JOB_STATE_PENDING"], "page_size": 3},
+                               ("GET", "/workloads/N/tasks?state=pending&limit=3", None)),
+                          Twin({"workload": "done"}, ("GET", "/workloads/done/tasks", None))],
+    "ListResults": [Twin({"workload": "N"}, ("GET", "/workloads/N/results", None)),
+                    Twin({"workload": "done", "limit": 1}, ("GET", "/workloads/done/results?limit=1", None))],
+    "ExplainWorkload": [Twin({"workload": "N"}, ("GET", "/workloads/N/why", None), "why"),
+                        Twin({"workload": "waits"}, ("GET", "/workloads/waits/why", None), "why")],
+    "ForecastWorkload": [Twin({"workload": "N"}, ("GET", "/workloads/N/forecast", None), "forecast"),
+                         Twin({"workload": "waits"}, ("GET", "/workloads/waits/forecast", None), "forecast")],
+    "GetWorkloadHealth": [Twin({"workload": "N"}, ("GET", "/workloads/N/health", None), "health")],
+    "GetDistribution": [Twin({"workload": "waits", "by": "site"},
+                             ("GET", "/workloads/waits/distribution?by=site", None), "distribution")],
+    "RankProviders": [Twin({"job": {"command": ["true"], "cpu_milli": 1000}},
+                           ("POST", "/providers/rank", {"command": ["true"], "cpu_milli": 1000}))],
     "ListUsage": [Twin({"by": "queue", "window_s": 60}, ("GET", "/usage?by=queue&window_s=60", None), "report")],
     "ListProviders": [Twin({}, ("GET", "/providers", None))],
     "GetProvider": [Twin({"provider": "lab"}, ("GET", "/provider?name=lab", None), "provider")],
@@ -187,6 +202,12 @@ def site(hub: HubProcess) -> Iterator[Lab]:
     assert offer is not None
     worker.accept("ran")
     worker.finish("ran")
+    for name, spec in (("done", {}), ("waits", {"gpu_count": 9})):
+        wanted = {"id": name, "start": True, "jobs": [{"id": f"{name}-1", "command": ["true"], **spec}]}
+        assert hub.ask("POST", "/api/v1/workloads", wanted)[0] == 201
+    assert worker.ready()["type"] == "job_assign"
+    worker.accept("done-1")
+    worker.finish("done-1")
     yield lab
     lab.clear()
 
@@ -422,6 +443,14 @@ def test_streams_tell_what_was_committed_and_end_with_their_jobs(
         if {first, second} <= ended:
             break
     feed.cancel()
+    assert hub.ask("POST", "/api/v1/workloads/done/seal")[0] == 200
+    told = list(peer.ask("StreamResults", workload="done"))
+    assert [(line.job, line.task, line.exit_code) for one in told for line in one.results] == [
+        ("done-1", "done-1", 0)
+    ]
+    assert told[-1].done
+    rest = list(peer.ask("StreamResults", workload="done", after=told[-1].next))
+    assert [(len(one.results), one.done) for one in rest] == [(0, True)]
     specs = [{"id": f"s{number}", "hold": True, "command": ["true"]} for number in range(9)]
     specs.append({"id": "no id"})
     requests = [request_of("SubmitStream", number=number, jobs=[spec]) for number, spec in enumerate(specs)]

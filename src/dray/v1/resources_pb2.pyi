@@ -704,6 +704,7 @@ class Task(_message.Message):
     STARTED_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    JOB_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     index: _builtins.int
     """-1 for the only task of its job."""
@@ -720,6 +721,8 @@ class Task(_message.Message):
     signal: _builtins.int
     exit_class: _builtins.str
     error: _builtins.str
+    job: _builtins.str
+    """In lists over several jobs: that which it is of."""
     @_builtins.property
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attempt]: ...
     @_builtins.property
@@ -754,10 +757,11 @@ class Task(_message.Message):
         started_at: _timestamp_pb2.Timestamp | None = ...,
         ended_at: _timestamp_pb2.Timestamp | None = ...,
         progress: Global___Progress | None = ...,
+        job: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "array_index", b"array_index", "ended_at", b"ended_at", "exit_code", b"exit_code", "progress", b"progress", "started_at", b"started_at", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "array_index", b"array_index", "attempts", b"attempts", "ended_at", b"ended_at", "error", b"error", "exit_class", b"exit_class", "exit_code", b"exit_code", "failures", b"failures", "id", b"id", "index", b"index", "losses", b"losses", "outgrown", b"outgrown", "phase", b"phase", "preemptions", b"preemptions", "progress", b"progress", "signal", b"signal", "started_at", b"started_at", "state", b"state", "verdict", b"verdict", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "array_index", b"array_index", "attempts", b"attempts", "ended_at", b"ended_at", "error", b"error", "exit_class", b"exit_class", "exit_code", b"exit_code", "failures", b"failures", "id", b"id", "index", b"index", "job", b"job", "losses", b"losses", "outgrown", b"outgrown", "phase", b"phase", "preemptions", b"preemptions", "progress", b"progress", "signal", b"signal", "started_at", b"started_at", "state", b"state", "verdict", b"verdict", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015

@@ -773,6 +773,475 @@ class AttachJobsResponse(_message.Message):
 Global___AttachJobsResponse: _TypeAlias = AttachJobsResponse  # noqa: Y015
 
 @_typing.final
+class RetryTasksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryTasksRequest: _TypeAlias = RetryTasksRequest  # noqa: Y015
+
+@_typing.final
+class RetryTasksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LeftOutEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    ID_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    LEFT_OUT_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    tasks: _builtins.int
+    """How many run again."""
+    @_builtins.property
+    def jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def left_out(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Jobs that were left out, each with the reason."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        tasks: _builtins.int = ...,
+        jobs: _abc.Iterable[_builtins.str] | None = ...,
+        left_out: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "jobs", b"jobs", "left_out", b"left_out", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RetryTasksResponse: _TypeAlias = RetryTasksResponse  # noqa: Y015
+
+@_typing.final
+class ListWorkloadTasksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    STATES_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    page_size: _builtins.int
+    page_token: _builtins.str
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[_resources_pb2.JobState.ValueType]: ...
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+        states: _abc.Iterable[_resources_pb2.JobState.ValueType] | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "states", b"states", "workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWorkloadTasksRequest: _TypeAlias = ListWorkloadTasksRequest  # noqa: Y015
+
+@_typing.final
+class ListWorkloadTasksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASKS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Task]:
+        """Those of the newest job first."""
+
+    def __init__(
+        self,
+        *,
+        tasks: _abc.Iterable[_resources_pb2.Task] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWorkloadTasksResponse: _TypeAlias = ListWorkloadTasksResponse  # noqa: Y015
+
+@_typing.final
+class ListResultsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    WAIT_S_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    after: _builtins.str
+    """`next` of the answer before."""
+    limit: _builtins.int
+    """1,000 by default, and at most."""
+    wait_s: _builtins.float
+    """With none, wait so long for one; at most a minute at a time, and no longer than the call's own deadline."""
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+        after: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        wait_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "limit", b"limit", "wait_s", b"wait_s", "workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResultsRequest: _TypeAlias = ListResultsRequest  # noqa: Y015
+
+@_typing.final
+class ListResultsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    """Go on behind this one."""
+    done: _builtins.bool
+    """No more will come."""
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkloadResult]: ...
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___WorkloadResult] | None = ...,
+        next: _builtins.str = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "next", b"next", "results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResultsResponse: _TypeAlias = ListResultsResponse  # noqa: Y015
+
+@_typing.final
+class StreamResultsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    after: _builtins.str
+    """`next` of the last message that was read."""
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+        after: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamResultsRequest: _TypeAlias = StreamResultsRequest  # noqa: Y015
+
+@_typing.final
+class StreamResultsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: _builtins.int
+    NEXT_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    next: _builtins.str
+    """Go on behind this one."""
+    done: _builtins.bool
+    """No more will come."""
+    @_builtins.property
+    def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkloadResult]: ...
+    def __init__(
+        self,
+        *,
+        results: _abc.Iterable[Global___WorkloadResult] | None = ...,
+        next: _builtins.str = ...,
+        done: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "next", b"next", "results", b"results"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StreamResultsResponse: _TypeAlias = StreamResultsResponse  # noqa: Y015
+
+@_typing.final
+class ExplainWorkloadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainWorkloadRequest: _TypeAlias = ExplainWorkloadRequest  # noqa: Y015
+
+@_typing.final
+class ExplainWorkloadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def why(self) -> Global___WorkloadWhy: ...
+    def __init__(
+        self,
+        *,
+        why: Global___WorkloadWhy | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["why", b"why"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainWorkloadResponse: _TypeAlias = ExplainWorkloadResponse  # noqa: Y015
+
+@_typing.final
+class ForecastWorkloadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForecastWorkloadRequest: _TypeAlias = ForecastWorkloadRequest  # noqa: Y015
+
+@_typing.final
+class ForecastWorkloadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORECAST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def forecast(self) -> Global___WorkloadForecast: ...
+    def __init__(
+        self,
+        *,
+        forecast: Global___WorkloadForecast | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForecastWorkloadResponse: _TypeAlias = ForecastWorkloadResponse  # noqa: Y015
+
+@_typing.final
+class GetWorkloadHealthRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetWorkloadHealthRequest: _TypeAlias = GetWorkloadHealthRequest  # noqa: Y015
+
+@_typing.final
+class GetWorkloadHealthResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEALTH_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def health(self) -> Global___WorkloadHealth: ...
+    def __init__(
+        self,
+        *,
+        health: Global___WorkloadHealth | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["health", b"health"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetWorkloadHealthResponse: _TypeAlias = GetWorkloadHealthResponse  # noqa: Y015
+
+@_typing.final
+class GetDistributionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKLOAD_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    workload: _builtins.str
+    by: _builtins.str
+    """The worker label; that of the workload by default."""
+    def __init__(
+        self,
+        *,
+        workload: _builtins.str = ...,
+        by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "workload", b"workload"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDistributionRequest: _TypeAlias = GetDistributionRequest  # noqa: Y015
+
+@_typing.final
+class GetDistributionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DISTRIBUTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def distribution(self) -> Global___WorkloadDistribution: ...
+    def __init__(
+        self,
+        *,
+        distribution: Global___WorkloadDistribution | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["distribution", b"distribution"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["distribution", b"distribution"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDistributionResponse: _TypeAlias = GetDistributionResponse  # noqa: Y015
+
+@_typing.final
+class RankProvidersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _resources_pb2.JobSpec: ...
+    def __init__(
+        self,
+        *,
+        job: _resources_pb2.JobSpec | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankProvidersRequest: _TypeAlias = RankProvidersRequest  # noqa: Y015
+
+@_typing.final
+class RankProvidersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class WeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    CHOICES_FIELD_NUMBER: _builtins.int
+    WEIGHTS_FIELD_NUMBER: _builtins.int
+    DEADLINE_IN_S_FIELD_NUMBER: _builtins.int
+    deadline_in_s: _builtins.float
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedCompositeFieldContainer[_resources_pb2.Choice]:
+        """The best first: those with room now before others, bad providers last."""
+
+    @_builtins.property
+    def weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """How much each counts for this job."""
+
+    def __init__(
+        self,
+        *,
+        choices: _abc.Iterable[_resources_pb2.Choice] | None = ...,
+        weights: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        deadline_in_s: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline_in_s", b"_deadline_in_s", "deadline_in_s", b"deadline_in_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline_in_s", b"_deadline_in_s", "choices", b"choices", "deadline_in_s", b"deadline_in_s", "weights", b"weights"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__deadline_in_s: _TypeAlias = _typing.Literal["deadline_in_s"]  # noqa: Y015
+    _WhichOneofArgType__deadline_in_s: _TypeAlias = _typing.Literal["_deadline_in_s", b"_deadline_in_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline_in_s) -> _WhichOneofReturnType__deadline_in_s | None: ...
+
+Global___RankProvidersResponse: _TypeAlias = RankProvidersResponse  # noqa: Y015
+
+@_typing.final
 class ListUsageRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1313,6 +1782,263 @@ class WorkloadTerms(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__width) -> _WhichOneofReturnType__width | None: ...
 
 Global___WorkloadTerms: _TypeAlias = WorkloadTerms  # noqa: Y015
+
+@_typing.final
+class WorkloadResult(_message.Message):
+    """How one task ended; or how many calls of a job did, by how they ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class CallsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    JOB_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
+    EXIT_CLASS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    job: _builtins.str
+    task: _builtins.str
+    state: _resources_pb2.JobState.ValueType
+    exit_code: _builtins.int
+    exit_class: _builtins.str
+    error: _builtins.str
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def calls(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        job: _builtins.str = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        task: _builtins.str = ...,
+        state: _resources_pb2.JobState.ValueType = ...,
+        exit_code: _builtins.int | None = ...,
+        exit_class: _builtins.str = ...,
+        error: _builtins.str = ...,
+        calls: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "exit_code", b"exit_code"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "calls", b"calls", "error", b"error", "exit_class", b"exit_class", "exit_code", b"exit_code", "job", b"job", "state", b"state", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
+    _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
+
+Global___WorkloadResult: _TypeAlias = WorkloadResult  # noqa: Y015
+
+@_typing.final
+class WaitingPart(_message.Message):
+    """Tasks that wait for the same reason."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASKS_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    tasks: _builtins.int
+    jobs: _builtins.int
+    first: _builtins.str
+    """One of the jobs."""
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        tasks: _builtins.int = ...,
+        jobs: _builtins.int = ...,
+        first: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "jobs", b"jobs", "reason", b"reason", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WaitingPart: _TypeAlias = WaitingPart  # noqa: Y015
+
+@_typing.final
+class WorkloadWhy(_message.Message):
+    """What keeps the rest of a workload waiting."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    waiting: _builtins.int
+    summary: _builtins.str
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___WaitingPart]: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        waiting: _builtins.int = ...,
+        summary: _builtins.str = ...,
+        groups: _abc.Iterable[Global___WaitingPart] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "id", b"id", "summary", b"summary", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkloadWhy: _TypeAlias = WorkloadWhy  # noqa: Y015
+
+@_typing.final
+class WorkloadForecast(_message.Message):
+    """When it ends if as many of its tasks go side by side as now, or as its width lets."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    LEFT_FIELD_NUMBER: _builtins.int
+    SIDE_BY_SIDE_FIELD_NUMBER: _builtins.int
+    P50_S_FIELD_NUMBER: _builtins.int
+    P90_S_FIELD_NUMBER: _builtins.int
+    ENDS_P50_FIELD_NUMBER: _builtins.int
+    ENDS_P90_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    MEETS_DEADLINE_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    left: _builtins.int
+    """Tasks that have not ended."""
+    side_by_side: _builtins.int
+    p50_s: _builtins.float
+    p90_s: _builtins.float
+    deadline: _builtins.str
+    meets_deadline: _builtins.float
+    """Share of the forecasts in time."""
+    @_builtins.property
+    def ends_p50(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def ends_p90(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        left: _builtins.int = ...,
+        side_by_side: _builtins.int = ...,
+        p50_s: _builtins.float | None = ...,
+        p90_s: _builtins.float | None = ...,
+        ends_p50: _timestamp_pb2.Timestamp | None = ...,
+        ends_p90: _timestamp_pb2.Timestamp | None = ...,
+        deadline: _builtins.str | None = ...,
+        meets_deadline: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deadline", b"_deadline", "_meets_deadline", b"_meets_deadline", "_p50_s", b"_p50_s", "_p90_s", b"_p90_s", "deadline", b"deadline", "ends_p50", b"ends_p50", "ends_p90", b"ends_p90", "meets_deadline", b"meets_deadline", "p50_s", b"p50_s", "p90_s", b"p90_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deadline", b"_deadline", "_meets_deadline", b"_meets_deadline", "_p50_s", b"_p50_s", "_p90_s", b"_p90_s", "deadline", b"deadline", "ends_p50", b"ends_p50", "ends_p90", b"ends_p90", "id", b"id", "left", b"left", "meets_deadline", b"meets_deadline", "p50_s", b"p50_s", "p90_s", b"p90_s", "side_by_side", b"side_by_side"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__deadline: _TypeAlias = _typing.Literal["deadline"]  # noqa: Y015
+    _WhichOneofArgType__deadline: _TypeAlias = _typing.Literal["_deadline", b"_deadline"]  # noqa: Y015
+    _WhichOneofReturnType__meets_deadline: _TypeAlias = _typing.Literal["meets_deadline"]  # noqa: Y015
+    _WhichOneofArgType__meets_deadline: _TypeAlias = _typing.Literal["_meets_deadline", b"_meets_deadline"]  # noqa: Y015
+    _WhichOneofReturnType__p50_s: _TypeAlias = _typing.Literal["p50_s"]  # noqa: Y015
+    _WhichOneofArgType__p50_s: _TypeAlias = _typing.Literal["_p50_s", b"_p50_s"]  # noqa: Y015
+    _WhichOneofReturnType__p90_s: _TypeAlias = _typing.Literal["p90_s"]  # noqa: Y015
+    _WhichOneofArgType__p90_s: _TypeAlias = _typing.Literal["_p90_s", b"_p90_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deadline) -> _WhichOneofReturnType__deadline | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__meets_deadline) -> _WhichOneofReturnType__meets_deadline | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__p50_s) -> _WhichOneofReturnType__p50_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__p90_s) -> _WhichOneofReturnType__p90_s | None: ...
+
+Global___WorkloadForecast: _TypeAlias = WorkloadForecast  # noqa: Y015
+
+@_typing.final
+class DistributionPart(_message.Message):
+    """One place: how many run there, which share that is and which it should be."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VALUE_FIELD_NUMBER: _builtins.int
+    RUNNING_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    WANTED_FIELD_NUMBER: _builtins.int
+    value: _builtins.str
+    running: _builtins.int
+    share: _builtins.float
+    wanted: _builtins.float
+    def __init__(
+        self,
+        *,
+        value: _builtins.str = ...,
+        running: _builtins.int = ...,
+        share: _builtins.float = ...,
+        wanted: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["running", b"running", "share", b"share", "value", b"value", "wanted", b"wanted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DistributionPart: _TypeAlias = DistributionPart  # noqa: Y015
+
+@_typing.final
+class WorkloadDistribution(_message.Message):
+    """Where its tasks run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    OFF_BY_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    mode: _builtins.str
+    by: _builtins.str
+    off_by: _builtins.float
+    """By how many tasks the worst place is off."""
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___DistributionPart]: ...
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        mode: _builtins.str = ...,
+        by: _builtins.str = ...,
+        parts: _abc.Iterable[Global___DistributionPart] | None = ...,
+        off_by: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "id", b"id", "mode", b"mode", "off_by", b"off_by", "parts", b"parts"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkloadDistribution: _TypeAlias = WorkloadDistribution  # noqa: Y015
 
 @_typing.final
 class ProviderSpeed(_message.Message):

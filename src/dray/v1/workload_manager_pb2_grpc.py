@@ -111,6 +111,46 @@ class WorkloadManagerStub:
                 request_serializer=dray_dot_v1_dot_workload__manager__pb2.AttachJobsRequest.SerializeToString,
                 response_deserializer=dray_dot_v1_dot_workload__manager__pb2.AttachJobsResponse.FromString,
                 _registered_method=True)
+        self.RetryTasks = channel.unary_unary(
+                '/dray.v1.WorkloadManager/RetryTasks',
+                request_serializer=dray_dot_v1_dot_workload__manager__pb2.RetryTasksRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_workload__manager__pb2.RetryTasksResponse.FromString,
+                _registered_method=True)
+        self.ListWorkloadTasks = channel.unary_unary(
+                '/dray.v1.WorkloadManager/ListWorkloadTasks',
+                request_serializer=dray_dot_v1_dot_workload__manager__pb2.ListWorkloadTasksRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_workload__manager__pb2.ListWorkloadTasksResponse.FromString,
+                _registered_method=True)
+        self.ListResults = channel.unary_unary(
+                '/dray.v1.WorkloadManager/ListResults',
+                request_serializer=dray_dot_v1_dot_workload__manager__pb2.ListResultsRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_workload__manager__pb2.ListResultsResponse.FromString,
+                _registered_method=True)
+        self.StreamResults = channel.unary_stream(
+                '/dray.v1.WorkloadManager/StreamResults',
+                request_serializer=dray_dot_v1_dot_workload__manager__pb2.StreamResultsRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_workload__manager__pb2.StreamResultsResponse.FromString,
+                _registered_method=True)
+        self.ExplainWorkload = channel.unary_unary(
+                '/dray.v1.WorkloadManager/ExplainWorkload',
+                request_serializer=dray_dot_v1_dot_workload__manager__pb2.ExplainWorkloadRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_workload__manager__pb2.ExplainWorkloadResponse.FromString,
+                _registered_method=True)
+        self.ForecastWorkload = channel.unary_unary(
+                '/dray.v1.WorkloadManager/ForecastWorkload',
+                request_serializer=dray_dot_v1_dot_workload__manager__pb2.ForecastWorkloadRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_workload__manager__pb2.ForecastWorkloadResponse.FromString,
+                _registered_method=True)
+        self.GetWorkloadHealth = channel.unary_unary(
+                '/dray.v1.WorkloadManager/GetWorkloadHealth',
+                request_serializer=dray_dot_v1_dot_workload__manager__pb2.GetWorkloadHealthRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_workload__manager__pb2.GetWorkloadHealthResponse.FromString,
+                _registered_method=True)
+        self.GetDistribution = channel.unary_unary(
+                '/dray.v1.WorkloadManager/GetDistribution',
+                request_serializer=dray_dot_v1_dot_workload__manager__pb2.GetDistributionRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_workload__manager__pb2.GetDistributionResponse.FromString,
+                _registered_method=True)
         self.ListUsage = channel.unary_unary(
                 '/dray.v1.WorkloadManager/ListUsage',
                 request_serializer=dray_dot_v1_dot_workload__manager__pb2.ListUsageRequest.SerializeToString,
@@ -125,6 +165,11 @@ class WorkloadManagerStub:
                 '/dray.v1.WorkloadManager/GetProvider',
                 request_serializer=dray_dot_v1_dot_workload__manager__pb2.GetProviderRequest.SerializeToString,
                 response_deserializer=dray_dot_v1_dot_workload__manager__pb2.GetProviderResponse.FromString,
+                _registered_method=True)
+        self.RankProviders = channel.unary_unary(
+                '/dray.v1.WorkloadManager/RankProviders',
+                request_serializer=dray_dot_v1_dot_workload__manager__pb2.RankProvidersRequest.SerializeToString,
+                response_deserializer=dray_dot_v1_dot_workload__manager__pb2.RankProvidersResponse.FromString,
                 _registered_method=True)
 
 
@@ -238,6 +283,62 @@ class WorkloadManagerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RetryTasks(self, request, context):
+        """Submit again what failed of a workload, each task once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWorkloadTasks(self, request, context):
+        """List the tasks of a workload over all of its jobs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListResults(self, request, context):
+        """Tell what ended of a workload, each task once; a reader goes on where it was.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StreamResults(self, request, context):
+        """The same as it comes, until the workload has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExplainWorkload(self, request, context):
+        """Tell what keeps the rest of a workload waiting, the largest part first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForecastWorkload(self, request, context):
+        """Tell when a workload ends, and whether it meets its deadline.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetWorkloadHealth(self, request, context):
+        """One verdict on a workload, and its reasons.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDistribution(self, request, context):
+        """Tell where the tasks of a workload run, against where they should.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListUsage(self, request, context):
         """Show what was asked for, held and used of cards and cores.
         """
@@ -254,6 +355,13 @@ class WorkloadManagerServicer:
 
     def GetProvider(self, request, context):
         """Show a provider, its kinds of cards and how fast work runs there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RankProviders(self, request, context):
+        """Tell what a job would cost, and how long it would take, where.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -337,6 +445,46 @@ def add_WorkloadManagerServicer_to_server(servicer, server):
                     request_deserializer=dray_dot_v1_dot_workload__manager__pb2.AttachJobsRequest.FromString,
                     response_serializer=dray_dot_v1_dot_workload__manager__pb2.AttachJobsResponse.SerializeToString,
             ),
+            'RetryTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.RetryTasks,
+                    request_deserializer=dray_dot_v1_dot_workload__manager__pb2.RetryTasksRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_workload__manager__pb2.RetryTasksResponse.SerializeToString,
+            ),
+            'ListWorkloadTasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWorkloadTasks,
+                    request_deserializer=dray_dot_v1_dot_workload__manager__pb2.ListWorkloadTasksRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_workload__manager__pb2.ListWorkloadTasksResponse.SerializeToString,
+            ),
+            'ListResults': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListResults,
+                    request_deserializer=dray_dot_v1_dot_workload__manager__pb2.ListResultsRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_workload__manager__pb2.ListResultsResponse.SerializeToString,
+            ),
+            'StreamResults': grpc.unary_stream_rpc_method_handler(
+                    servicer.StreamResults,
+                    request_deserializer=dray_dot_v1_dot_workload__manager__pb2.StreamResultsRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_workload__manager__pb2.StreamResultsResponse.SerializeToString,
+            ),
+            'ExplainWorkload': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainWorkload,
+                    request_deserializer=dray_dot_v1_dot_workload__manager__pb2.ExplainWorkloadRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_workload__manager__pb2.ExplainWorkloadResponse.SerializeToString,
+            ),
+            'ForecastWorkload': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForecastWorkload,
+                    request_deserializer=dray_dot_v1_dot_workload__manager__pb2.ForecastWorkloadRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_workload__manager__pb2.ForecastWorkloadResponse.SerializeToString,
+            ),
+            'GetWorkloadHealth': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWorkloadHealth,
+                    request_deserializer=dray_dot_v1_dot_workload__manager__pb2.GetWorkloadHealthRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_workload__manager__pb2.GetWorkloadHealthResponse.SerializeToString,
+            ),
+            'GetDistribution': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDistribution,
+                    request_deserializer=dray_dot_v1_dot_workload__manager__pb2.GetDistributionRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_workload__manager__pb2.GetDistributionResponse.SerializeToString,
+            ),
             'ListUsage': grpc.unary_unary_rpc_method_handler(
                     servicer.ListUsage,
                     request_deserializer=dray_dot_v1_dot_workload__manager__pb2.ListUsageRequest.FromString,
@@ -351,6 +499,11 @@ def add_WorkloadManagerServicer_to_server(servicer, server):
                     servicer.GetProvider,
                     request_deserializer=dray_dot_v1_dot_workload__manager__pb2.GetProviderRequest.FromString,
                     response_serializer=dray_dot_v1_dot_workload__manager__pb2.GetProviderResponse.SerializeToString,
+            ),
+            'RankProviders': grpc.unary_unary_rpc_method_handler(
+                    servicer.RankProviders,
+                    request_deserializer=dray_dot_v1_dot_workload__manager__pb2.RankProvidersRequest.FromString,
+                    response_serializer=dray_dot_v1_dot_workload__manager__pb2.RankProvidersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -771,6 +924,222 @@ class WorkloadManager:
             _registered_method=True)
 
     @staticmethod
+    def RetryTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.WorkloadManager/RetryTasks',
+            dray_dot_v1_dot_workload__manager__pb2.RetryTasksRequest.SerializeToString,
+            dray_dot_v1_dot_workload__manager__pb2.RetryTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWorkloadTasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.WorkloadManager/ListWorkloadTasks',
+            dray_dot_v1_dot_workload__manager__pb2.ListWorkloadTasksRequest.SerializeToString,
+            dray_dot_v1_dot_workload__manager__pb2.ListWorkloadTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListResults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.WorkloadManager/ListResults',
+            dray_dot_v1_dot_workload__manager__pb2.ListResultsRequest.SerializeToString,
+            dray_dot_v1_dot_workload__manager__pb2.ListResultsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StreamResults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dray.v1.WorkloadManager/StreamResults',
+            dray_dot_v1_dot_workload__manager__pb2.StreamResultsRequest.SerializeToString,
+            dray_dot_v1_dot_workload__manager__pb2.StreamResultsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainWorkload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.WorkloadManager/ExplainWorkload',
+            dray_dot_v1_dot_workload__manager__pb2.ExplainWorkloadRequest.SerializeToString,
+            dray_dot_v1_dot_workload__manager__pb2.ExplainWorkloadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForecastWorkload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.WorkloadManager/ForecastWorkload',
+            dray_dot_v1_dot_workload__manager__pb2.ForecastWorkloadRequest.SerializeToString,
+            dray_dot_v1_dot_workload__manager__pb2.ForecastWorkloadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWorkloadHealth(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.WorkloadManager/GetWorkloadHealth',
+            dray_dot_v1_dot_workload__manager__pb2.GetWorkloadHealthRequest.SerializeToString,
+            dray_dot_v1_dot_workload__manager__pb2.GetWorkloadHealthResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDistribution(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.WorkloadManager/GetDistribution',
+            dray_dot_v1_dot_workload__manager__pb2.GetDistributionRequest.SerializeToString,
+            dray_dot_v1_dot_workload__manager__pb2.GetDistributionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListUsage(request,
             target,
             options=(),
@@ -841,6 +1210,33 @@ class WorkloadManager:
             '/dray.v1.WorkloadManager/GetProvider',
             dray_dot_v1_dot_workload__manager__pb2.GetProviderRequest.SerializeToString,
             dray_dot_v1_dot_workload__manager__pb2.GetProviderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RankProviders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dray.v1.WorkloadManager/RankProviders',
+            dray_dot_v1_dot_workload__manager__pb2.RankProvidersRequest.SerializeToString,
+            dray_dot_v1_dot_workload__manager__pb2.RankProvidersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -65,12 +65,30 @@ class WorkloadManagerStub:
     """Submit jobs to a workload, all or none."""
     AttachJobs: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.AttachJobsRequest, _workload_manager_pb2.AttachJobsResponse]
     """Put jobs that are there already into a workload, or take them out."""
+    RetryTasks: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.RetryTasksRequest, _workload_manager_pb2.RetryTasksResponse]
+    """Submit again what failed of a workload, each task once."""
+    ListWorkloadTasks: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.ListWorkloadTasksRequest, _workload_manager_pb2.ListWorkloadTasksResponse]
+    """List the tasks of a workload over all of its jobs."""
+    ListResults: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.ListResultsRequest, _workload_manager_pb2.ListResultsResponse]
+    """Tell what ended of a workload, each task once; a reader goes on where it was."""
+    StreamResults: _grpc.UnaryStreamMultiCallable[_workload_manager_pb2.StreamResultsRequest, _workload_manager_pb2.StreamResultsResponse]
+    """The same as it comes, until the workload has ended."""
+    ExplainWorkload: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.ExplainWorkloadRequest, _workload_manager_pb2.ExplainWorkloadResponse]
+    """Tell what keeps the rest of a workload waiting, the largest part first."""
+    ForecastWorkload: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.ForecastWorkloadRequest, _workload_manager_pb2.ForecastWorkloadResponse]
+    """Tell when a workload ends, and whether it meets its deadline."""
+    GetWorkloadHealth: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.GetWorkloadHealthRequest, _workload_manager_pb2.GetWorkloadHealthResponse]
+    """One verdict on a workload, and its reasons."""
+    GetDistribution: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.GetDistributionRequest, _workload_manager_pb2.GetDistributionResponse]
+    """Tell where the tasks of a workload run, against where they should."""
     ListUsage: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.ListUsageRequest, _workload_manager_pb2.ListUsageResponse]
     """Show what was asked for, held and used of cards and cores."""
     ListProviders: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.ListProvidersRequest, _workload_manager_pb2.ListProvidersResponse]
     """List providers: prices, health and what was measured."""
     GetProvider: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.GetProviderRequest, _workload_manager_pb2.GetProviderResponse]
     """Show a provider, its kinds of cards and how fast work runs there."""
+    RankProviders: _grpc.UnaryUnaryMultiCallable[_workload_manager_pb2.RankProvidersRequest, _workload_manager_pb2.RankProvidersResponse]
+    """Tell what a job would cost, and how long it would take, where."""
 
 @_typing.type_check_only
 class WorkloadManagerAsyncStub(WorkloadManagerStub):
@@ -109,12 +127,30 @@ class WorkloadManagerAsyncStub(WorkloadManagerStub):
     """Submit jobs to a workload, all or none."""
     AttachJobs: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.AttachJobsRequest, _workload_manager_pb2.AttachJobsResponse]  # type: ignore[assignment]
     """Put jobs that are there already into a workload, or take them out."""
+    RetryTasks: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.RetryTasksRequest, _workload_manager_pb2.RetryTasksResponse]  # type: ignore[assignment]
+    """Submit again what failed of a workload, each task once."""
+    ListWorkloadTasks: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.ListWorkloadTasksRequest, _workload_manager_pb2.ListWorkloadTasksResponse]  # type: ignore[assignment]
+    """List the tasks of a workload over all of its jobs."""
+    ListResults: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.ListResultsRequest, _workload_manager_pb2.ListResultsResponse]  # type: ignore[assignment]
+    """Tell what ended of a workload, each task once; a reader goes on where it was."""
+    StreamResults: _aio.UnaryStreamMultiCallable[_workload_manager_pb2.StreamResultsRequest, _workload_manager_pb2.StreamResultsResponse]  # type: ignore[assignment]
+    """The same as it comes, until the workload has ended."""
+    ExplainWorkload: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.ExplainWorkloadRequest, _workload_manager_pb2.ExplainWorkloadResponse]  # type: ignore[assignment]
+    """Tell what keeps the rest of a workload waiting, the largest part first."""
+    ForecastWorkload: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.ForecastWorkloadRequest, _workload_manager_pb2.ForecastWorkloadResponse]  # type: ignore[assignment]
+    """Tell when a workload ends, and whether it meets its deadline."""
+    GetWorkloadHealth: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.GetWorkloadHealthRequest, _workload_manager_pb2.GetWorkloadHealthResponse]  # type: ignore[assignment]
+    """One verdict on a workload, and its reasons."""
+    GetDistribution: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.GetDistributionRequest, _workload_manager_pb2.GetDistributionResponse]  # type: ignore[assignment]
+    """Tell where the tasks of a workload run, against where they should."""
     ListUsage: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.ListUsageRequest, _workload_manager_pb2.ListUsageResponse]  # type: ignore[assignment]
     """Show what was asked for, held and used of cards and cores."""
     ListProviders: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.ListProvidersRequest, _workload_manager_pb2.ListProvidersResponse]  # type: ignore[assignment]
     """List providers: prices, health and what was measured."""
     GetProvider: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.GetProviderRequest, _workload_manager_pb2.GetProviderResponse]  # type: ignore[assignment]
     """Show a provider, its kinds of cards and how fast work runs there."""
+    RankProviders: _aio.UnaryUnaryMultiCallable[_workload_manager_pb2.RankProvidersRequest, _workload_manager_pb2.RankProvidersResponse]  # type: ignore[assignment]
+    """Tell what a job would cost, and how long it would take, where."""
 
 class WorkloadManagerServicer(metaclass=_abc_1.ABCMeta):
     """Campaigns of jobs with one switch, one purse and one verdict, and where they may run. Every call needs
@@ -242,6 +278,70 @@ class WorkloadManagerServicer(metaclass=_abc_1.ABCMeta):
         """Put jobs that are there already into a workload, or take them out."""
 
     @_abc_1.abstractmethod
+    def RetryTasks(
+        self,
+        request: _workload_manager_pb2.RetryTasksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_workload_manager_pb2.RetryTasksResponse, _abc.Awaitable[_workload_manager_pb2.RetryTasksResponse]]:
+        """Submit again what failed of a workload, each task once."""
+
+    @_abc_1.abstractmethod
+    def ListWorkloadTasks(
+        self,
+        request: _workload_manager_pb2.ListWorkloadTasksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_workload_manager_pb2.ListWorkloadTasksResponse, _abc.Awaitable[_workload_manager_pb2.ListWorkloadTasksResponse]]:
+        """List the tasks of a workload over all of its jobs."""
+
+    @_abc_1.abstractmethod
+    def ListResults(
+        self,
+        request: _workload_manager_pb2.ListResultsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_workload_manager_pb2.ListResultsResponse, _abc.Awaitable[_workload_manager_pb2.ListResultsResponse]]:
+        """Tell what ended of a workload, each task once; a reader goes on where it was."""
+
+    @_abc_1.abstractmethod
+    def StreamResults(
+        self,
+        request: _workload_manager_pb2.StreamResultsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_workload_manager_pb2.StreamResultsResponse], _abc.AsyncIterator[_workload_manager_pb2.StreamResultsResponse]]:
+        """The same as it comes, until the workload has ended."""
+
+    @_abc_1.abstractmethod
+    def ExplainWorkload(
+        self,
+        request: _workload_manager_pb2.ExplainWorkloadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_workload_manager_pb2.ExplainWorkloadResponse, _abc.Awaitable[_workload_manager_pb2.ExplainWorkloadResponse]]:
+        """Tell what keeps the rest of a workload waiting, the largest part first."""
+
+    @_abc_1.abstractmethod
+    def ForecastWorkload(
+        self,
+        request: _workload_manager_pb2.ForecastWorkloadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_workload_manager_pb2.ForecastWorkloadResponse, _abc.Awaitable[_workload_manager_pb2.ForecastWorkloadResponse]]:
+        """Tell when a workload ends, and whether it meets its deadline."""
+
+    @_abc_1.abstractmethod
+    def GetWorkloadHealth(
+        self,
+        request: _workload_manager_pb2.GetWorkloadHealthRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_workload_manager_pb2.GetWorkloadHealthResponse, _abc.Awaitable[_workload_manager_pb2.GetWorkloadHealthResponse]]:
+        """One verdict on a workload, and its reasons."""
+
+    @_abc_1.abstractmethod
+    def GetDistribution(
+        self,
+        request: _workload_manager_pb2.GetDistributionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_workload_manager_pb2.GetDistributionResponse, _abc.Awaitable[_workload_manager_pb2.GetDistributionResponse]]:
+        """Tell where the tasks of a workload run, against where they should."""
+
+    @_abc_1.abstractmethod
     def ListUsage(
         self,
         request: _workload_manager_pb2.ListUsageRequest,
@@ -264,5 +364,13 @@ class WorkloadManagerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_workload_manager_pb2.GetProviderResponse, _abc.Awaitable[_workload_manager_pb2.GetProviderResponse]]:
         """Show a provider, its kinds of cards and how fast work runs there."""
+
+    @_abc_1.abstractmethod
+    def RankProviders(
+        self,
+        request: _workload_manager_pb2.RankProvidersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_workload_manager_pb2.RankProvidersResponse, _abc.Awaitable[_workload_manager_pb2.RankProvidersResponse]]:
+        """Tell what a job would cost, and how long it would take, where."""
 
 def add_WorkloadManagerServicer_to_server(servicer: WorkloadManagerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

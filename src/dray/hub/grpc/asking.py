@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from dray.core.model.ids import ID_RULE, is_id, split_task_id
 from dray.errors import InvalidInput, Problem
 from dray.hub.grpc.spelling import to_document, word_of
+from dray.hub.http.view_calls import EVENT_ID
 from dray.hub.store.base import JobFilter
 
 PAGE, MOST_PAGE = 100, 1000
@@ -56,6 +57,14 @@ def read_text(request: Any, field: str) -> str:
     if len(text) > MOST_TEXT or _CONTROL.search(text):
         raise wrong(field, f"must be at most {MOST_TEXT} characters, without control characters")
     return text
+
+
+def read_after(request: Any) -> str:
+    """The event behind which somebody goes on; empty: from the first."""
+    after: str = request.after
+    if after and re.fullmatch(EVENT_ID, after) is None:
+        raise wrong("after", f"must be the id of an event, like 1024.3, got {after[:64]!r}")
+    return after
 
 
 def read_choice(request: Any, field: str, choices: Sequence[str], default: str) -> str:

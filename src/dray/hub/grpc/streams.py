@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,14 +16,23 @@ from dray.hub.access.caller import Caller
 from dray.hub.access.tokens import Tokens
 from dray.hub.answers.service import Document, LogRequest
 from dray.hub.documents.public_feed import FeedEvent
-from dray.hub.grpc.asking import read_choice, read_key, read_spec, read_task, read_text, read_whole, wrong
+from dray.hub.grpc.asking import (
+    read_after,
+    read_choice,
+    read_id,
+    read_key,
+    read_spec,
+    read_task,
+    read_whole,
+    wrong,
+)
 from dray.hub.grpc.gathering import Gathering
 from dray.hub.grpc.spelling import to_message
 from dray.hub.grpc.statuses import status_of
-from dray.hub.http.view_calls import EVENT_ID
 from dray.hub.operations import asks
 from dray.hub.operations.operation import Desk, Operation
 from dray.hub.operations.table import OPERATIONS
+from dray.hub.operations.workloads import ListResults
 from dray.hub.workers.sessions import Sessions
 from dray.v1 import resources_pb2, scheduler_pb2
 from dray.wire.messages import client as wire
@@ -33,6 +41,7 @@ MAX_WATCHED = 1000
 MAX_TYPES = 64
 KEPT_EVENTS = 4096
 IN_FLIGHT = 64
+MOST_RESULTS, RESULTS_WAIT_S = 1000, 60.0
 STREAMS_OF_LOGS = ("stdout", "stderr", "both")
 
 
@@ -169,9 +178,7 @@ async def _watch_events(
 ) -> AsyncIterator[Any]:
 
     request = await _first(requests)
-    after, types = read_text(request, "after"), frozenset(request.types)
-    if after and re.fullmatch(EVENT_ID, after) is None:
-        raise wrong("after", f"must be the id of an event, like 1024.3, got {after[:64]!r}")
+    after, types = read_after(request), frozenset(request.types)
     if len(types) > MAX_TYPES:
         raise wrong("types", f"holds {len(types)} types, the limit is {MAX_TYPES}")
     operation = OPERATIONS["stream_events"]
@@ -211,6 +218,31 @@ async def _read_logs(
         async with _filling(gathering, pieces):
             async for some in gathering.lists():
                 yield {"data": b"".join(some)}
+
+
+async def _stream_results(
+    around: Surroundings, caller: Caller, requests: AsyncIterator[Any]
+) -> AsyncIterator[Any]:
+    """What has ended of a workload, as it comes: pages of it, each from where the last one ended."""
+    request = await _first(requests)
+    name, position = read_id(request, "workload"), read_after(request)
+    handler = OPERATIONS["list_results"].handler
+
+    async def pages() -> AsyncIterator[Document]:
+        after, done = position, False
+        while not done:
+            page = await handler(around.desk, caller, ListResults(name, after, MOST_RESULTS, RESULTS_WAIT_S))
+            after, done = page["next"], page["done"]
+            if page["results"] or done:
+                yield page
+
+    gathering: Gathering[Document] = Gathering()
+    with around.kept(caller, gathering):
+        async with _filling(gathering, pages()):
+            async for found in gathering.lists():
+                position = found[-1]["next"] if found else position
+                results = [line for page in found for line in page["results"]]
+                yield {"results": results, "next": position, "done": bool(found) and found[-1]["done"]}
 
 
 # --- submits ----------------------------------------------------------------------------------------------------------
@@ -324,6 +356,7 @@ STREAMS: tuple[StreamMethod, ...] = (
     StreamMethod("SubmitStream", OPERATIONS["submit_columns"], _submit_stream, takes_many=True),
     StreamMethod("WatchJobs", OPERATIONS["watch_jobs"], _watch_jobs),
     StreamMethod("WatchEvents", OPERATIONS["stream_events"], _watch_events),
+    StreamMethod("StreamResults", OPERATIONS["list_results"], _stream_results),
     StreamMethod("ReadLogs", OPERATIONS["read_logs"], _read_logs),
     StreamMethod("WorkerSession", OPERATIONS["register_worker"], _worker_session, takes_many=True),
 )

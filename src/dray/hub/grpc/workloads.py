@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from dray.core.model.ids import is_id
 from dray.core.model.policies.policy import DAY_S
 from dray.core.model.records.workload import WorkloadState
 from dray.hub.grpc.asking import (
+    read_after,
     read_changes,
     read_choice,
     read_cursor,
@@ -20,6 +22,7 @@ from dray.hub.grpc.asking import (
     read_spec,
     read_text,
     read_whole,
+    read_words,
     wrong,
 )
 from dray.hub.grpc.methods import MAX_IDS, MAX_WINDOW_S, Method, page_of, row, same, under
@@ -31,6 +34,7 @@ from dray.hub.workloads.answers import Wanted
 from dray.wire.messages.client import Usage
 
 MOST_WIDTH = 10**12
+_CURSOR = re.compile(r"[0-9]{1,18}\.[0-9]{0,18}")
 _STATES = tuple(state.value for state in WorkloadState)
 _WORKLOAD = ("workload", "workloads")
 
@@ -85,6 +89,24 @@ def _read_usage(request: Any) -> Usage:
     return Usage(by, window_s, read_whole(request, "limit", 1000) or 100)
 
 
+def _read_tasks(request: Any) -> told.ListWorkloadTasks:
+    page = read_page(request)
+    if page.cursor and _CURSOR.fullmatch(page.cursor) is None:
+        raise wrong("page_token", "is none that this hub gave: begin anew without it")
+    return told.ListWorkloadTasks(_id(request), read_words(request, "states"), page.cursor, page.size)
+
+
+def _read_results(request: Any) -> told.ListResults:
+    limit = read_whole(request, "limit", MAX_IDS) or MAX_IDS
+    return told.ListResults(_id(request), read_after(request), limit, read_seconds(request, "wait_s"))
+
+
+def _read_rank(request: Any) -> asks.PlanJob:
+    if not request.HasField("job"):
+        raise wrong("job", "is missing: give the job that is to be priced")
+    return asks.PlanJob(read_spec(request.job))
+
+
 def _id(request: Any) -> str:
     return read_id(request, "workload")
 
@@ -119,6 +141,16 @@ WORKLOADS: tuple[Method, ...] = (
         about=_WORKLOAD),
     row("AttachJobs", "attach_jobs", _read_attach,
         lambda answer, request: {**answer, "workload": answer}, about=_WORKLOAD),
+    row("RetryTasks", "retry_workload", _named, same, about=_WORKLOAD),
+    row("ListWorkloadTasks", "list_workload_tasks", _read_tasks, page_of, about=_WORKLOAD),
+    row("ListResults", "list_results", _read_results, same, waits="wait_s", about=_WORKLOAD),
+    row("ExplainWorkload", "explain_workload", _named, under("why"), about=_WORKLOAD),
+    row("ForecastWorkload", "forecast_workload", _named, under("forecast"), about=_WORKLOAD),
+    row("GetWorkloadHealth", "show_workload_health", _named, under("health"), about=_WORKLOAD),
+    row("GetDistribution", "show_distribution",
+        lambda request: told.ShowDistribution(_id(request), read_text(request, "by")), under("distribution"),
+        about=_WORKLOAD),
+    row("RankProviders", "rank_providers", _read_rank, same),
     row("ListUsage", "show_usage", _read_usage, under("report")),
     row("ListProviders", "list_providers", lambda request: asks.Nothing(), same),
     row("GetProvider", "show_provider", lambda request: asks.NamedSo(read_id(request, "provider")), under("provider"),

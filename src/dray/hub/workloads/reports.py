@@ -88,6 +88,8 @@ class WorkloadReports:
         until, mine, shown = time.monotonic() + wait_s, dict[str, bool](), list[Document]()
         while True:
             bell = self._feed.bell
+            # Asked first: what ended it is among what is found then.
+            over = await self._engine.ask(lambda state: find_tally(state, caller, name).record.state.ended)
             found = await self._feed.since(position)
             for event in found:
                 position = event.id
@@ -96,10 +98,7 @@ class WorkloadReports:
                     if len(shown) == limit:
                         return {"results": shown, "next": position, "done": False}
             left = until - time.monotonic()
-            if not found and (shown or left <= 0 or not await self._feed.wait(bell, left)):
-                over = await self._engine.ask(
-                    lambda state: find_tally(state, caller, name).record.state.ended
-                )
+            if not found and (shown or over or left <= 0 or not await self._feed.wait(bell, left)):
                 return {"results": shown, "next": position, "done": over}
 
     async def _result(
