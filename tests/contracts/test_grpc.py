@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -30,7 +31,7 @@ ECHOES = {"action", "dry_run", "next_cursor", "next"}
 MOVING = frozenset(
     "oldest_wait_s age_s last_heartbeat tokens submitted_at at uid assigned_at accepted_at started_at ended_at fence"
     " registered_at created_at etag starts_per_min_5m starts_per_min_1h ends_per_min_5m ends_per_min_1h wait_p50_s"
-    " wait_p90_s estimate known reports waits".split()
+    " wait_p90_s estimate known reports waits ends_p50 ends_p90".split()
 )
 
 
@@ -477,3 +478,57 @@ def test_a_stream_ends_with_its_token_and_a_call_with_its_deadline(
     other.close()
     # The hub answers just before its caller would give up.
     assert peer.ask("WaitJob", timeout_s=0.6, job=job, wait_s=60).job.state == 1
+
+
+def test_a_deadline_that_passes_on_the_way_leaves_one_job_for_each_key(hub: HubProcess, peer: Peer) -> None:
+    spec = {"name": "late", "command": ["true"], "hold": True}
+    for number in range(24):
+        # Which of them come too late, and where, is as it happens.
+        with contextlib.suppress(grpc.RpcError):
+            peer.ask("SubmitJob", timeout_s=0.0005 * number, job=spec, request_id=f"late-{number}")
+    known = {peer.ask("SubmitJob", job=spec, request_id=f"late-{number}").job.id for number in range(24)}
+    listed = peer.ask("ListJobs", filter={"name": "late"}, page_size=100).jobs
+    assert (len(known), {job.id for job in listed}) == (24, known)
+
+
+def test_streams_that_nobody_reads_or_that_are_given_up_hold_nobody_up(
+    hub: HubProcess, peer: Peer, site: Lab
+) -> None:
+    job, opened = site.submit(gpu_count=9), 300
+    # More than may be open at a time: each that is given up makes room for another.
+    for _ in range(opened):
+        watch = peer.ask("WatchJobs", jobs=[job])
+        assert next(watch).jobs
+        watch.cancel()
+    token, alone = site.token("read"), [("grpc.use_local_subchannel_pool", 1)]
+    idle = [Peer(hub.home, token, grpc.insecure_channel(peer.address, alone)) for _ in range(2)]
+    unread = [idle[at % 2].ask("WatchEvents", timeout_s=None, after="1.0") for at in range(opened)]
+    refused = site.until(lambda: [one for one in unread if not one.is_active()])
+    assert {one.code() for one in refused} == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+    burst = [{"name": "burst", "command": ["true"], "hold": True}] * 1000
+    made = {one.id for one in peer.ask("SubmitJobs", jobs=burst).jobs}
+    assert peer.ask("GetHub").hub
+    # Who reads late is told all of it all the same.
+    told: list[str] = []
+    for message in next(one for one in unread if one.is_active()):
+        told += [one.job_id for one in message.events if one.type == "job_submitted" and one.job_id in made]
+        if len(told) >= len(made):
+            break
+    assert (len(told), set(told)) == (len(made), made)
+    for one in idle:
+        one.close()
+    assert next(peer.ask("WatchJobs", jobs=[job])).jobs
+    peer.ask("CancelJobs", filter={"name": "burst"})
+
+
+def test_a_workload_that_somebody_else_changed_is_not_changed_by_an_old_etag(peer: Peer) -> None:
+    shown = peer.ask("CreateWorkload", id="etags").workload
+    peer.ask("UpdateWorkload", workload="etags", changes={"width": 3}, etag=shown.etag)
+    said, _, details = peer.refused("UpdateWorkload", workload="etags", changes={"width": 9}, etag=shown.etag)
+    assert (said.name, details["ErrorInfo"]["reason"]) == ("ABORTED", "STALE")
+    assert peer.ask("GetWorkload", workload="etags").workload.width == 3
+    refused = peer.refused("CreateWorkload", id="debts", terms={"budget": {"money": -1}})
+    assert (refused[0].name, refused[2]["BadRequest"]["field_violations"][0]["field"]) == (
+        "INVALID_ARGUMENT",
+        "budget.money",
+    )

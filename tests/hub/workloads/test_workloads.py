@@ -163,16 +163,26 @@ def test_what_is_wrong_is_said_and_nothing_is_made(people: People) -> None:
     assert people("ann", "POST", "/workloads/sound/spread", {"mode": "shares"})[0] == 400
 
 
-def test_a_hub_that_is_killed_knows_all_of_it_again(hub: RunningHub, people: People) -> None:
-    terms = {"id": "kept", "budget": {"gpu_hours": 2}, "jobs": [{"command": ["true"]}]}
-    good(people("ann", "POST", "/workloads", terms))
-    good(people("ann", "POST", "/workloads/kept/start"))
-    good(people("ann", "POST", "/workloads/kept/pause"))
-    before = good(people("ann", "GET", "/workloads/kept"))
+def test_a_hub_that_is_killed_at_any_verb_knows_what_it_answered(hub: RunningHub, people: People) -> None:
+    terms = {"id": "kept", "budget": {"gpu_hours": 2}, "jobs": [{"id": "kept-1", "command": ["true"]}]}
+    states = []
+    for verb, body in (
+        ("", terms), ("/start", None), ("/pause", None), ("/scale", {"width": 3}), ("/seal", None),
+        ("/spread", {"mode": "spread", "by": "site"}), ("/cancel", None), ("/archive", None),
+    ):  # fmt: skip
+        path = f"/workloads/kept{verb}" if verb else "/workloads"
+        good(people("ann", "POST", path, body))
+        before = good(people("ann", "GET", "/workloads/kept"))
+        hub.kill()
+        hub.start()
+        assert good(people("ann", "GET", "/workloads/kept")) == before, verb
+        states.append(before["state"])
+    assert states == ["draft", "running", "paused", "paused", "paused", "paused", "cancelled", "archived"]
+    assert (before["width"], before["distribution"]["by"], before["budget"]["gpu_hours"]) == (3, "site", 2)
+    good(people("ann", "DELETE", "/workloads/kept"))
     hub.kill()
     hub.start()
-    assert good(people("ann", "GET", "/workloads/kept")) == before
-    assert before["state"] == "paused"
+    assert people("ann", "GET", "/workloads/kept")[0] == 404
 
 
 def test_what_failed_runs_again_and_results_are_told_once(hub: RunningHub, people: People) -> None:

@@ -31,7 +31,7 @@ from dray.core.model.specs.spec import JobSpec
 from dray.core.model.units import parse_moment
 from dray.core.model.workloads.check import check_terms
 from dray.core.model.workloads.laying import lay_under
-from dray.errors import Closed, Conflict, Forbidden, InvalidInput, InvalidSpec, NotFound, Problem
+from dray.errors import Closed, Conflict, Forbidden, InvalidInput, InvalidSpec, NotFound, Problem, Stale
 from dray.hub.access.caller import Caller
 from dray.hub.decisions.policy import check_queue
 from dray.hub.engine.turns import Decision
@@ -159,7 +159,7 @@ def update(
     def decide(state: State, clock: Clock) -> Decision:
         record = own_record(state, caller, name)
         if asked.etag and asked.etag != etag_of(record):
-            raise Conflict(
+            raise Stale(
                 f"workload {name} has changed meanwhile ({etag_of(record)}, not {asked.etag}): look at it again"
             )
         before = msgspec.to_builtins(record.terms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -32,8 +33,17 @@ def moment(at_ms: int) -> str | None:
     """Spell a wall time; None for "not yet"."""
     if not at_ms:
         return None
+    # Lists hold thousands of them: days are spelled once.
     seconds, millis = divmod(at_ms, 1000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{millis:03d}Z"
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{_day(days)}T{hour:02d}:{minute:02d}:{second:02d}.{millis:03d}Z"
+
+
+@lru_cache(maxsize=512)
+def _day(days: int) -> str:
+    return f"{datetime.fromtimestamp(days * 86_400, UTC):%Y-%m-%d}"
 
 
 def usage_document(attempt: Attempt, use: Use | None = None) -> Document:

@@ -11,12 +11,15 @@ def workload_document(tally: Tally, now_ms: int) -> Document:
     """One workload; its verdict is somebody else's."""
     record = tally.record
     terms = record.terms
-    budget, lies, objective = terms.budget, terms.distribution, terms.objective
+    budget, lies, objective, state = terms.budget, terms.distribution, terms.objective, record.state
+    failures = record.failed + record.worker_failed + record.unschedulable
+    ended = record.succeeded + record.killed + failures
+    used_ms, paid = tally.used_ms(now_ms), tally.paid(now_ms)
     return {
         "id": record.id,
         "title": terms.title,
-        "state": record.state.value,
-        "reason": _reason(record),
+        "state": str(state),
+        "reason": _reason(record, state),
         "user": record.user,
         "members": terms.members,
         "queue": terms.queue,
@@ -50,7 +53,7 @@ def workload_document(tally: Tally, now_ms: int) -> Document:
         "switched_by": record.switched_by,
         "tasks": {
             "total": record.total,
-            "pending": record.total - record.ended - record.running,
+            "pending": record.total - ended - record.running,
             "running": record.running,
             "succeeded": record.succeeded,
             "failed": record.failed,
@@ -59,10 +62,10 @@ def workload_document(tally: Tally, now_ms: int) -> Document:
             "unschedulable": record.unschedulable,
         },
         "jobs": {"total": record.jobs, "ended": record.ended_jobs},
-        "failed_share": round(record.failed_share, 6),
+        "failed_share": round(record.failed_share, 6) if failures else 0.0,
         "spent": {
-            "gpu_hours": round(tally.used_ms(now_ms) / (HOUR_MS * 1000), 6),
-            "money": round(tally.paid(now_ms) / MICRO, 6),
+            "gpu_hours": round(used_ms / (HOUR_MS * 1000), 6) if used_ms else 0.0,
+            "money": round(paid / MICRO, 6) if paid else 0.0,
         },
         "created_at": moment(record.created_at_ms),
         "started_at": moment(record.started_at_ms),
@@ -71,8 +74,9 @@ def workload_document(tally: Tally, now_ms: int) -> Document:
     }
 
 
-def _reason(record: WorkloadRecord) -> str:
-    state = record.state
+def _reason(record: WorkloadRecord, state: WorkloadState) -> str:
+    if state is WorkloadState.RUNNING and not record.spent:
+        return ""
     if state is WorkloadState.DRAFT:
         return f"nothing of it starts yet: dray workload start {record.id}"
     who = f" by {record.switched_by}" if record.switched_by else ""
