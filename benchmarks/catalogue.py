@@ -38,6 +38,7 @@ CATALOGUE = (
     "dashboard",
     "sampling",
     "job_lists",
+    "grpc_calls",
     "busy_workers",
     "core_passes",
     "core_curves",

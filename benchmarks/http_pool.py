@@ -33,13 +33,17 @@ class HttpConnection:
 
     async def post(self, path: str, body: bytes, key: str = "") -> Any:
         """POST a document and read the answer; anything but success is an error."""
+        return await self.ask("POST", path, body, key)
+
+    async def ask(self, method: str, path: str, body: bytes = b"", key: str = "") -> Any:
+        """The same by any method."""
         named = f"Idempotency-Key: {key}\r\n" if key else ""
-        line = f"POST /api/v1{path} HTTP/1.1\r\n{self._head}{named}Content-Length: {len(body)}\r\n\r\n"
+        line = f"{method} /api/v1{path} HTTP/1.1\r\n{self._head}{named}Content-Length: {len(body)}\r\n\r\n"
         self._writer.write(line.encode() + body)
         head = await self._reader.readuntil(b"\r\n\r\n")
         lines = head.decode().lower().split("\r\n")
         length = next(int(text.partition(":")[2]) for text in lines if text.startswith("content-length"))
         answer = await self._reader.readexactly(length)
         if lines[0].split()[1][0] != "2":
-            raise RuntimeError(f"POST {path} was answered {lines[0]}: {answer[:200]!r}")
+            raise RuntimeError(f"{method} {path} was answered {lines[0]}: {answer[:200]!r}")
         return msgspec.json.decode(answer)

@@ -165,7 +165,8 @@ def test_what_is_wrong_is_said_and_nothing_is_made(people: People) -> None:
 
 def test_a_hub_that_is_killed_at_any_verb_knows_what_it_answered(hub: RunningHub, people: People) -> None:
     terms = {"id": "kept", "budget": {"gpu_hours": 2}, "jobs": [{"id": "kept-1", "command": ["true"]}]}
-    states = []
+    states: list[str] = []
+    before: dict[str, Any] = {}
     for verb, body in (
         ("", terms), ("/start", None), ("/pause", None), ("/scale", {"width": 3}), ("/seal", None),
         ("/spread", {"mode": "spread", "by": "site"}), ("/cancel", None), ("/archive", None),
