@@ -55,6 +55,10 @@ JOINT = (
     "/api/v1/workloads/{id}",
     "/api/v1/workloads/{id}/jobs",
     "/api/v1/workloads/{id}/attach",
+    # Questions name workers that are there, and hold jobs and policies, which have rules of their own.
+    "/api/v1/whatif",
+    "/api/v1/sim",
+    "/api/v1/capacity",
     # A snapshot is named by its content.
     "/api/v1/snapshots/{id}/check",
     # Of a worker's token the scope is said by its name; a template is read as a whole, and filled in by its own rules.

@@ -46,10 +46,12 @@ from dray.core.lifecycle.state.events import (
     unpack_facts,
 )
 from dray.core.lifecycle.state.service_events import (
+    AdviceGiven,
     HealthChanged,
     ServiceScaled,
     ServiceUpdated,
     UpdateAbandoned,
+    WorkerEnding,
 )
 from dray.core.lifecycle.state.state import Counters, State, Touched
 from dray.core.lifecycle.state.timings import Rules
@@ -297,6 +299,7 @@ class World(Cluster):
             key = f"away {worker}"
             raised = ("alarm", key) not in self.state.ledger
             self.turn(AlarmChanged(key, "worker_away", worker, "it is away", raised))
+            self.turn(AdviceGiven(f"kind {number % 5}", "A100 x8", worker, 1, how % 3, 60_000, 20_000))
             for uid in list(self.state.held.get(worker, ())):
                 self.turn(IdleReached(uid, "" if self.state.attempts[uid].idling else "warn", 60, 30))
         elif how % 6 == 2:
@@ -305,6 +308,9 @@ class World(Cluster):
             self.turn(WorkerDrained(worker, not self.state.workers[worker].draining))
             given = {} if self.state.workers[worker].given else {"rack": str(how % 3)}
             self.turn(WorkerLabelled(worker, given))
+            # Sometimes soon enough to matter to what runs there.
+            lasts_ms = (0, 90_000, 3_600_000)[number % 3]
+            self.turn(WorkerEnding(worker, self.clock.at_ms + lasts_ms if lasts_ms else 0, "ann"))
         elif how % 6 == 4:
             other = registration(worker, **OFFERS[(number + how) % len(OFFERS)])
             self.turn(WorkerChanged(worker, other.capability, other.devices))

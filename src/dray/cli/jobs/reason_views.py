@@ -29,6 +29,9 @@ VICTIM_COLUMNS = (
     Column("GRACE", right=True, drop=1),
 )
 
+# A job that has waited for less is asked about because it waits at all.
+LEAST_WAIT_S = 10
+
 
 def draw_why(job_id: str, answer: Document) -> str:
     """The answer of `why`: the summary, what is in the way, who comes first, when it starts, and the way out."""
@@ -51,10 +54,10 @@ def draw_why(job_id: str, answer: Document) -> str:
 
 
 def _tell_waits(waits: Document | None) -> list[str]:
-    """What was in its way, the longest first."""
-    return [
-        f"{format_seconds(part['seconds'])} {clean(part['words'])}" for part in (waits or {}).get("parts", [])
-    ]
+    """What was in its way, the longest first; of a moment nobody asks why."""
+    if waits is None or waits["seconds"] < LEAST_WAIT_S:
+        return []
+    return [f"{format_seconds(part['seconds'])} {clean(part['words'])}" for part in waits["parts"]]
 
 
 def _tell_learned(answer: Document) -> list[str]:

@@ -58,6 +58,8 @@ def whatif(session: Session, **given: Any) -> None:
     }
     if given["policy"] is not None:
         body["policy"] = read_policy_file(given["policy"]).document
+    elif not (body["drain"] or body["more"] or body["jobs"]):
+        raise click.UsageError("what if what? Name a policy, workers to drain, more workers, or jobs")
     _study(session, "/whatif", body, given["detach"], draw_contrast)
 
 

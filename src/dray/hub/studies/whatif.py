@@ -58,8 +58,6 @@ class WhatIf:
         change.drain = list(dict.fromkeys(asked.drain))
         change.more = await self._engine.read(lambda state: read_more(state, asked.more))
         await self._engine.read(lambda state: check_workers(state, change.drain, "drain"))
-        if not (change.policy or change.drain or change.more or specs):
-            raise InvalidInput("what if what? give a policy, workers to drain, more workers, or jobs")
         return change, specs
 
     async def work(
