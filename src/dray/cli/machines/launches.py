@@ -91,7 +91,7 @@ def launch_ls(session: Session, launcher: str | None, everything: bool) -> None:
         )
     for one in answer.get("strangers") or []:
         where = f"{clean(str(one['launcher']))} names {clean(str(one['id']))} ({clean(str(one['handle']))})"
-        print(f"{where}, which no launch of this hub is: it is left alone", file=sys.stderr)
+        print(f"{where}, a machine that no launch of this hub is known by: it is left alone", file=sys.stderr)
 
 
 def _launcher_row(one: Document) -> list[str]:

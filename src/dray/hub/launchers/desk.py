@@ -216,9 +216,7 @@ class LaunchDesk:
         named: dict[str, list[Machine]] = {}
         for machine in machines:
             named.setdefault(machine.id, []).append(machine)
-        self.strangers[name] = [
-            one for key, found in named.items() if launches.find(state, key) is None for one in found
-        ]
+        self.strangers[name] = [one for key, found in named.items() for one in _strange(state, key, found)]
         for launch_id, record in list(launches.of_launcher(state, name)):
             if launch_id in self._busy or record.since_ms > began_ms:
                 # What changed since the site was asked is looked at the next time.
@@ -232,10 +230,8 @@ class LaunchDesk:
                 await site.end(launch_id, machine.handle)
             return
         if record.handle and own is not None:
-            for machine in named:
-                if machine is not own:
-                    logger.warning("launch %s was started twice: %s is ended", launch_id, machine.handle)
-                    await site.end(launch_id, machine.handle)
+            # Of two machines by one name nobody knows which has joined, so both stay until the launch is over; the
+            # token lets one of them in.
             if record.state in launches.COMING and own.said and own.said != record.said:
                 await self._fold(LaunchSaid(launch_id, own.said, own.handle))
         elif named and not record.handle:
@@ -250,6 +246,15 @@ class LaunchDesk:
 
     async def _fold(self, *events: Event) -> None:
         await self._engine.change(lambda state, clock: Decision(events))
+
+
+def _strange(state: State, launch_id: str, named: list[Machine]) -> list[Machine]:
+    """Machines of which a hub makes nothing: all of a launch that it does not know, and any beside its one machine."""
+    record = launches.find(state, launch_id)
+    if record is None:
+        return named
+    others = [machine for machine in named if machine.handle != record.handle]
+    return others if record.handle and len(others) < len(named) else []
 
 
 def _begin_start(launch_id: str) -> Callable[[State, Clock], Decision]:
