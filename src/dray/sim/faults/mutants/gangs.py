@@ -214,7 +214,7 @@ GROUPS = (
     _one(
         "drain-sees-first-members",
         "A group stays on a worker that is drained unless its first member runs there.",
-        "dray.core.lifecycle.services.steps:_place",
+        "dray.core.lifecycle.services.steps:is_old",
         "for member in group)",
         "for member in group[:1])",
     ),

@@ -285,7 +285,7 @@ VICTIMS = (
         "receipt-forgotten",
         "A hub that starts again forgets whose room it keeps.",
         "dray.core.lifecycle.holding.receipts:recall",
-        'record.status == "open"',
+        "record.is_open",
         "False",
     ),
     _one(

@@ -183,11 +183,11 @@ SERVICES = (
         "restarts, ends_ms, False",
     ),
     _one(
-        "scaled-from-below",
-        "Of fewer replicas those with the lowest index go.",
-        "dray.core.lifecycle.services.updates:scaled",
-        "cancels.end_replica(state, job, index, why, clock)",
-        "cancels.end_replica(state, job, job.total - job.group_size - index, why, clock)",
+        "serving-ones-scaled-away",
+        "Of fewer replicas those go first that serve, and those stay that do not.",
+        _STEPS + "_leave_fresh",
+        "(one.ready, found.is_settled",
+        "(not one.ready, found.is_settled",
     ),
     _one(
         "lost-replica-charged",
