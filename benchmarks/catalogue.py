@@ -42,6 +42,7 @@ CATALOGUE = (
     "busy_workers",
     "core_passes",
     "core_curves",
+    "batch_placement",
     "many_users",
     "campaigns",
     "policy_stack",

@@ -93,13 +93,16 @@ COMMANDS = {
     "timeline": (f"{_PAST}:timeline", "Show who had, has and gets which card when."),
     "users": (f"{_PAST}:users", "Show who holds what and who waits how long."),
     "usage": ("dray.cli.site.usage:usage", "Show GPU-hours asked for, held and used, and idle GPUs."),
+    "advise": (
+        "dray.cli.site.advise:advise",
+        "Say what a job could do better, which demand to expect, which workers would help.",
+    ),
     "alarms": ("dray.cli.site.notifications:alarms", "List what is wrong now."),
     "notifications": (
         "dray.cli.site.notifications:notifications",
         "List who was told of what, and how that ended.",
     ),
     "config": (f"{_SITE}:config", "Show what holds and where it came from; apply a policy."),
-    "advise": (f"{_STUDIES}:advise", "Advice about the site: which workers would help."),
     "whatif": (f"{_STUDIES}:whatif", "Say when work would start under another policy, or with more workers."),
     "sim": ("dray.cli.site.sim:sim", "Replay a trace or this hub's history under other policies."),
     "store": ("dray.cli.site.store:store", "Carry the store to a database, or back."),

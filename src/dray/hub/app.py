@@ -47,7 +47,6 @@ from dray.hub.assembly import (
 )
 from dray.hub.decisions.policy import PolicyFile, find_policy_file, read_brought, settle_at_start
 from dray.hub.documents.records import check_readiness
-from dray.hub.documents.why_and_plan import check_placement
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
 from dray.hub.engine.failed_turns import Setbacks
@@ -228,7 +227,7 @@ async def _go_on(
         hub.engine.post(policy_change)
     if not server.started:
         await server.start()
-    hub.answers.checks += [check_readiness, check_placement]
+    hub.answers.checks += [check_readiness, hub.solver.check]
     hub.answers.ready = True
     ground.role.lead(ground.role.url, epoch, store.remote)
     ground.role.sessions = hub.sessions.count_near
@@ -309,6 +308,7 @@ async def _live(
     sides = [
         asyncio.create_task(keep_house(hub.config, hub.engine, hub.writer, hub.outputs, hub.blobs)),
         asyncio.create_task(hub.answers.forecasts.run()),
+        asyncio.create_task(hub.solver.run()),
         asyncio.create_task(hub.notifier.run()),
         asyncio.create_task(hub.views.history.run()),
         asyncio.create_task(hub.studies.all.run()),

@@ -35,6 +35,7 @@ from dray.hub.answers.calls import CallAnswers
 from dray.hub.answers.estimates import Forecasts
 from dray.hub.answers.metrics import Metrics
 from dray.hub.answers.site import SiteAnswers, SiteParts
+from dray.hub.aside.solver import Solver
 from dray.hub.calls.arguments import ArgsMemory
 from dray.hub.calls.assignments import LaneFeed
 from dray.hub.calls.blob_access import BlobAccess
@@ -129,6 +130,7 @@ class Hub(NamedTuple):
     url: str
     ground: Ground
     launch_desk: LaunchDesk
+    solver: Solver
     studies: StudyDesk
     mirror: Mirror | None = None
     gateways: Gateways | None = None
@@ -200,6 +202,8 @@ def wire_hub(
     rest = (config.heartbeat_s, lanes, publish, partial(_report_effect, setbacks.reports), tasks.make_use)
     runner = Runner(rows, sessions, feed, lambda note: answers.notice(note), *rest)  # noqa: PLW0108 - made below
     engine = Engine(rows, writer, clock, runner, metrics, projector, seq, setbacks)
+    solver = Solver(engine, clock, metrics.count_solved)
+    runner.solve = solver.want
     words = _make_words(secret, store, engine, behind)
     given = (engine, store, rows, feed, outputs, metrics, _watch_space(config, store, files))
     answers = _make_answers(config, clock, setbacks, *given)
@@ -231,8 +235,8 @@ def wire_hub(
     owners.tell_join = _join_words(ground.role.url, tls_files(config), store.remote)
     sides = (sessions, passages, channels, feed, outputs, blobs, tokens, owners, notifier, alarms)
     grpc = _make_grpc_api(ground, api, desk, sessions)
-    more = (views, api, server, server.url, ground, launch_desk, studies, mirror, gateways, grpc)
-    return Hub(config, store, writer, engine, answers, *sides, *more)
+    more = (server, server.url, ground, launch_desk, solver, studies, mirror, gateways, grpc)
+    return Hub(config, store, writer, engine, answers, *sides, views, api, *more)
 
 
 def _watch_space(config: HubConfig, store: Store, files: Files) -> SpaceWatch:

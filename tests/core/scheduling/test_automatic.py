@@ -9,6 +9,7 @@ from tests.core.harness import Cluster
 
 from dray.core.lifecycle.happenings.policy import CHOICE
 from dray.core.lifecycle.state.effects import Note
+from dray.core.lifecycle.state.pass_events import SolverTold
 from dray.core.model.records.ledger import ChoiceRecord
 from dray.core.scheduling.capacity.remaining import Rooms
 from dray.core.scheduling.choosing.automatic import find_rule, placement_of
@@ -36,6 +37,9 @@ def choice(cluster: Cluster) -> ChoiceRecord:
         (ALIKE._replace(kinds=2, cards=2, new=True), 2, "foresight", "nobody knows yet"),
         (ALIKE._replace(kinds=3, cards=3, known=0.5), 3, "greedy", "3 kinds of card"),
         (ALIKE._replace(kinds=3, cards=3, known=0.49), 0, "greedy", "no other rule"),
+        (ALIKE._replace(kinds=2, waiting=50, slack=1.4), 4, "min_cost", "placed together"),
+        (ALIKE._replace(kinds=2, waiting=50, slack=1.5), 0, "greedy", "no other rule"),
+        (ALIKE._replace(kinds=2, waiting=49), 0, "greedy", "no other rule"),
         (ALIKE._replace(kinds=3, cards=3, known=0.9, fine=1.0), 2, "foresight", "names models"),
     ],
 )
@@ -157,3 +161,18 @@ def test_speed_counts_where_it_is_known(cluster: Cluster) -> None:
     weights = placement_of(cluster.state).weights
     assert weights.performance > 0
     assert weights.leftover == cluster.state.policy.placement.weights.leftover
+
+
+def test_many_who_care_where_they_go_are_placed_together_where_somebody_can(cluster: Cluster) -> None:
+    cluster.rule(placement={"strategy": "auto"})
+    cluster.join("w1", credit=1 << 20, cpus=64, batch=64, labels={"provider": "lab"})
+    cluster.join("w2", credit=1 << 20, cpus=64, batch=64, labels={"provider": "hired"})
+    cluster.submit("many", array={"last": 299}, cpu_milli=1000, prefer=["provider=lab"])
+    alone = read_signs(cluster.state)
+    cluster.turn(SolverTold(True))
+    signs = read_signs(cluster.state)
+    assert alone is not None
+    assert signs is not None
+    assert (alone.waiting, signs.waiting) == (0, 300 - 128)
+    assert signs.slack == 0
+    assert find_rule(signs)[0].strategy == "min_cost"

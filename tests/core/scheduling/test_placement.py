@@ -9,7 +9,7 @@ from tests.core.harness import Cluster, assigned
 
 from dray.core.lifecycle.state.events import PolicyChanged
 from dray.core.model.capability import Device
-from dray.core.model.policies.policy import PLACERS, PlacementPolicy, Policy, Weights, pack_policy
+from dray.core.model.policies.policy import MIN_COST, PLACERS, PlacementPolicy, Policy, Weights, pack_policy
 from dray.core.model.specs.resources import Ask
 from dray.core.scheduling.capacity.matching import Room
 from dray.core.scheduling.capacity.remaining import Rooms
@@ -33,7 +33,7 @@ def names(cluster: Cluster, spots: Any) -> list[str]:
 
 
 def test_every_strategy_a_policy_may_name_is_there() -> None:
-    assert tuple(STRATEGIES) == PLACERS
+    assert tuple(STRATEGIES) == (*PLACERS, MIN_COST)
 
 
 @pytest.mark.parametrize(

@@ -16,18 +16,27 @@ from dray.cli.jobs.jobs import ETA_S
 @click.command("plan", cls=SubmitCommand)
 @template_options
 @job_options
+@click.option(
+    "--compare",
+    metavar="STRATEGY,...",
+    help="Instead of a job: what all that waits would come to under these (greedy, foresight, min_cost, genetic, ...).",
+)
 @click.option("--eta", is_flag=True, help="Also estimate its start; takes some seconds.")
 @click.argument(
     "words", nargs=-1, type=click.UNPROCESSED, metavar="FILE.yaml | SCRIPT [ARGS]... | -- COMMAND [ARGS]..."
 )
 @pass_session
-def plan(session: Session, words: tuple[str, ...], eta: bool, **flags: Any) -> None:
+def plan(session: Session, words: tuple[str, ...], compare: str | None, eta: bool, **flags: Any) -> None:
     """Run the real scheduler dry: where a job would go and why there, whom it would stop, or when it could start.
 
     \b
       dray plan -G 4 --gpu-type A100 -- python train.py
       dray plan jobs.yaml
+      dray plan --compare greedy,foresight,min_cost,genetic
     """
+    if compare is not None:
+        _compare(session, compare)
+        return
     submission = prepare(click.get_current_context(), words, flags)
     answers = [_ask(session, submission, spec, eta) for spec in submission.specs]
     if session.json:
@@ -37,6 +46,16 @@ def plan(session: Session, words: tuple[str, ...], eta: bool, **flags: Any) -> N
 
     names = [str(spec.get("id") or spec.get("name") or "job") for spec in submission.specs]
     print("\n\n".join(draw_plan(name, answer) for name, answer in zip(names, answers, strict=True)))
+
+
+def _compare(session: Session, names: str) -> None:
+    answer = session.hub.get("/advice/placements", {"strategies": names})
+    if session.json:
+        session.print_json(answer)
+        return
+    from dray.cli.jobs.reason_views import draw_comparison
+
+    print(draw_comparison(answer))
 
 
 @click.command("rank", cls=SubmitCommand)

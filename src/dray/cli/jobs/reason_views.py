@@ -106,6 +106,31 @@ def draw_plan(name: str, answer: Document) -> str:
     return "\n".join(lines)
 
 
+def draw_comparison(answer: Document) -> str:
+    """A row for each strategy."""
+    columns = (
+        Column("STRATEGY", least=8),
+        Column("PLACED", right=True),
+        Column("COST", right=True),
+        Column("WORKERS", right=True),
+        Column("TOOK", right=True),
+        Column("", least=0),
+    )
+    rows = [
+        [
+            clean(one["strategy"]),
+            str(one["placed"]),
+            "-" if one["trouble"] else f"{one['cost']:.2f}",
+            str(one["workers"]),
+            f"{one['seconds'] * 1000:.0f} ms",
+            clean(one["trouble"]),
+        ]
+        for one in answer["outcomes"]
+    ]
+    head = f"the first {answer['tasks']:,} tasks in line that can be placed together; nothing was placed"
+    return "\n".join([head, draw_table(columns, rows, terminal_width(), has_colour())])
+
+
 def _tell_strategy(placement: Document) -> list[str]:
     """By which strategy, where that was left open: who has chosen it knows."""
     if not placement.get("automatic"):

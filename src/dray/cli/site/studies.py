@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from dray.cli.base.invocation import HubCommand, LazyGroup, Session, pass_session
+from dray.cli.base.invocation import HubCommand, Session, pass_session
 from dray.cli.base.render import Column, clean, draw_table, has_colour, local_time, terminal_width
 from dray.core.model.units import format_seconds, parse_seconds
 from dray.errors import DrayError, InvalidInput
@@ -61,15 +61,6 @@ def whatif(session: Session, **given: Any) -> None:
     elif not (body["drain"] or body["more"] or body["jobs"]):
         raise click.UsageError("what if what? Name a policy, workers to drain, more workers, or jobs")
     _study(session, "/whatif", body, given["detach"], draw_contrast)
-
-
-@click.group(
-    "advise",
-    cls=LazyGroup,
-    table={"capacity": ("dray.cli.site.studies:capacity", "Say what further workers would have brought.")},
-)
-def advise() -> None:
-    """Advice, from what the hub remembers; each says what it assumes."""
 
 
 @click.command("capacity", cls=HubCommand)

@@ -153,6 +153,10 @@ RULES: dict[type[Any], Callable[[State, Any, Clock], list[Effect]]] = {
     pass_events.PlacementWeighed: policy.placement_weighed,
     pass_events.EmptyingLooked: passes.emptying_looked,
     pass_events.RebalanceLooked: passes.rebalance_looked,
+    pass_events.BatchOpened: passes.batch_opened,
+    pass_events.HintsGiven: passes.hints_given,
+    pass_events.BatchClosed: passes.batch_closed,
+    pass_events.SolverTold: passes.solver_told,
 }
 
 

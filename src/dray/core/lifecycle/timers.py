@@ -37,7 +37,7 @@ from dray.core.lifecycle.state.events import (
     WorkerDrained,
     WorkerSilent,
 )
-from dray.core.lifecycle.state.pass_events import Braked
+from dray.core.lifecycle.state.pass_events import BatchClosed, Braked
 from dray.core.lifecycle.state.service_events import ReplicaRested, RolloutStepped, UpdateAbandoned
 from dray.core.lifecycle.state.state import NEVER, State
 from dray.core.lifecycle.state.workload_events import WorkloadSpent
@@ -411,6 +411,10 @@ def _move(state: State, receipt: str, clock: Clock, reasons: Reasons) -> list[Ev
     return []
 
 
+def _batch(state: State, number: str, clock: Clock, reasons: Reasons) -> list[Event]:
+    return [BatchClosed(int(number))] if state.batch is not None else []
+
+
 _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "silence": _silence,
     "accept": _accept,
@@ -435,6 +439,7 @@ _LOOKS: dict[str, Callable[[State, str, Clock, Reasons], list[Event]]] = {
     "launch": _launch,
     "ending": _ending,
     "purse": _purse,
+    "batch": _batch,
     "deadline": _deadline,
     "foresee": _foresee,
     "move": _move,

@@ -101,6 +101,14 @@ class Metrics:
         self._blob_bytes = Counter(
             "dray_blob_bytes", "Bytes of values that came over HTTP", registry=self.registry
         )
+        self._solved = Counter(
+            "dray_solver_answers",
+            "Batches that a solver was asked to place, and what became of them",
+            ["outcome"],
+            registry=self.registry,
+        )
+        for outcome in ("used", "late", "failed"):
+            self._solved.labels(outcome)
         self._call_children: dict[str, Counter] = {}
         self.count_blob = self._blob_bytes.inc
         self._request_children: dict[tuple[str, int], Counter] = {}
@@ -111,6 +119,10 @@ class Metrics:
         if child is None:
             child = self._call_children[state] = self._calls.labels(state)
         child.inc(count)
+
+    def count_solved(self, outcome: str) -> None:
+        """Count one question to the solver."""
+        self._solved.labels(outcome).inc()
 
     def count_request(self, route: str, status: int) -> None:
         """Count one answer. `route` is a name of the table, never a path: paths would grow without end."""

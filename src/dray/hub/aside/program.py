@@ -23,6 +23,8 @@ from dray.hub.aside.frames import COURSE, FAULT, VALUE, frame, read_pieces
 WORK: Mapping[str, str] = MappingProxyType(
     {
         "foresee": "dray.hub.aside.foreseeing:foresee",
+        "min_cost": "dray.hub.aside.min_cost:solve",
+        "compare": "dray.hub.aside.comparing:compare",
         "imagine": "dray.hub.aside.imagining:imagine",
         "replay": "dray.sim.traces.asked:replay",
         "advise": "dray.sim.traces.asked:advise",

@@ -11,6 +11,7 @@ from dray.core.model.labels import LABEL_NAME
 from dray.core.model.records.records import JobState
 from dray.errors import InvalidInput, Problem
 from dray.hub.answers.pages import read_cursor
+from dray.hub.aside.comparing import COMPARED
 from dray.hub.http.bodies import read_struct
 from dray.hub.http.replies import Answer
 from dray.hub.http.routes import API, Param, Request, Route
@@ -199,6 +200,10 @@ _VIEWS = Param("views", "what to hear of: cluster, queues, jobs, or job:ID for o
                many=True, max_length=4096)  # fmt: skip
 
 
+_COMPARED = Param("strategies", "which; may repeat or hold commas", choices=COMPARED, many=True)
+USUAL = ("greedy", "foresight", "min_cost", "genetic")
+
+
 def _api(method: str, path: str, name: str, **more: Any) -> Route:
     return Route(method, API + path, OPERATIONS[name], **more)
 
@@ -232,6 +237,10 @@ VIEW_ROUTES: tuple[Route, ...] = (
     _api("GET", "/users", "list_users"),
     _api("GET", "/history", "show_history", params=_HISTORY, read=_read_history),
     _api("GET", "/failures", "list_failures", params=_FAILURES, read=_read_failures),
+    _api("GET", "/advice/demand", "forecast_demand"),
+    _api("GET", "/advice/placements", "compare_placements", params=(_COMPARED,),
+         read=lambda request: asks.ComparePlacements(tuple(dict.fromkeys(request.query["strategies"])) or USUAL)),
+    _api("GET", "/jobs/{id}/advice", "advise_job"),
     _api("GET", "/cluster", "show_cluster", params=(_GROUP,)),
     _api("GET", "/live", "follow_views", params=(_VIEWS, SINCE), headers=("Last-Event-ID",), read=_read_live,
          write=write_events, media="text/event-stream"),

@@ -22,6 +22,12 @@ class Named(msgspec.Struct):
     id: str
 
 
+class ComparePlacements(msgspec.Struct):
+    """Placement strategies to be compared."""
+
+    strategies: tuple[str, ...]
+
+
 class NamedService(msgspec.Struct):
     """One service by its name, or by the id of its job."""
 

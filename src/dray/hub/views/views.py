@@ -6,14 +6,17 @@ from typing import NamedTuple
 
 from dray.config import HubConfig
 from dray.hub.answers.answers import Answers
+from dray.hub.aside.comparison import Comparison
 from dray.hub.engine.clock import HubClock
 from dray.hub.engine.engine import Engine
 from dray.hub.store.writer import StoreWriter
+from dray.hub.views.advice import AdviceView
 from dray.hub.views.board import Board
 from dray.hub.views.cluster import ClusterView
 from dray.hub.views.counts import CountsView
 from dray.hub.views.live import LiveView
 from dray.hub.views.machines import MachinesView
+from dray.hub.views.past.demand import DemandView
 from dray.hub.views.past.events import EventsView
 from dray.hub.views.past.failures import FailuresView
 from dray.hub.views.past.history import History
@@ -37,6 +40,9 @@ class Views(NamedTuple):
     previews: Previews
     events: EventsView
     loads: Loads
+    demand: DemandView
+    advice: AdviceView
+    comparison: Comparison
     clock: HubClock
 
     def clock_ms(self) -> int:
@@ -71,5 +77,8 @@ def make_views(
         Previews(engine, answers),
         EventsView(engine, store),
         loads,
+        DemandView(engine, clock, store),
+        AdviceView(engine, store, answers),
+        Comparison(engine, clock),
         clock,
     )

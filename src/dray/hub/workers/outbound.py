@@ -29,6 +29,7 @@ from dray.core.lifecycle.state.effects import (
     NoWork,
     Refuse,
     Resume,
+    SolveWanted,
     StopIfOver,
 )
 from dray.core.lifecycle.state.events import Clock
@@ -73,6 +74,8 @@ class Runner:
         use_token: Callable[[Job], str] = lambda job: "",
     ) -> None:
         self._use_token = use_token
+        # Hears which batch is to be solved.
+        self.solve: Callable[[int], None] = lambda number: None
         self._failed = failed or _raise
         self._seq = 0
         self._state, self._rows, self._sessions, self._feed = rows.state, rows, sessions, feed
@@ -99,6 +102,7 @@ class Runner:
             LookUp: self._look_up,
             StopIfOver: self._stop_if_over,
             CloseSession: self._close,
+            SolveWanted: lambda effect: self.solve(effect.number),
             Alarm: self._alarm,
         }
 

@@ -248,3 +248,91 @@ class LoadList(msgspec.Struct):
 
     loads: list[Load]
     left_out: int = 0
+
+
+class DemandAhead(msgspec.Struct):
+    """Cards wanted at once so many hours ahead: of ten values eight lay between `p10` and `p90`."""
+
+    in_h: int
+    cards: float
+    p10: float
+    p90: float
+    error: Annotated[
+        float | None, Meta(description="how far such forecasts were off in the past week, in the mean")
+    ] = None
+
+
+class DemandOf(msgspec.Struct):
+    """The demand of one kind of ask: so many cards a task, of which model; `all` together first."""
+
+    kind: str
+    now: float
+    ahead: list[DemandAhead]
+
+
+class Demand(msgspec.Struct):
+    """What is to be expected. `known_h`: from how many hours; `cut`: only the last of very many jobs were looked at."""
+
+    at: str
+    known_h: int
+    cut: bool
+    kinds: list[DemandOf]
+    assumes: str
+
+
+class Advice(msgspec.Struct):
+    """One piece of advice, with the flag of `dray submit` that follows it."""
+
+    about: str
+    message: str
+    flag: str = ""
+    value: str = ""
+
+
+class AskedFor(msgspec.Struct):
+    """What each task of a job asks for."""
+
+    memory_bytes: int
+    cores: float
+    gpus: int
+
+
+class HasUsed(msgspec.Struct):
+    """What its attempts have used; null where nobody could look."""
+
+    ran_s: float
+    max_rss_bytes: int
+    cores: float | None = None
+    gpu_busy: float | None = None
+
+
+class JobAdvice(msgspec.Struct):
+    """What a job could do better. `runs`: by how many runs of its name its time is judged."""
+
+    job_id: str
+    name: str
+    state: str
+    waits: str
+    asked: AskedFor
+    used: HasUsed
+    runs: int
+    advice: list[Advice]
+
+
+class OutcomeOf(msgspec.Struct):
+    """What one strategy comes to: `cost` is what the policy's weights say against the places, the less the better."""
+
+    strategy: str
+    placed: int
+    cost: float
+    workers: int
+    seconds: float
+    trouble: str = ""
+
+
+class Comparison(msgspec.Struct):
+    """The first `tasks` in line by several strategies. Nothing was placed."""
+
+    at: str
+    tasks: int
+    outcomes: list[OutcomeOf]

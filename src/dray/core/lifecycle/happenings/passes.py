@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dray.core.lifecycle.state.effects import Alarm, Effect, Note, NoWork
+from dray.core.lifecycle.state.effects import Alarm, Effect, Note, NoWork, SolveWanted
 from dray.core.lifecycle.state.events import Clock
 from dray.core.lifecycle.state.lines import BucketKey
 from dray.core.lifecycle.state.pass_events import (
+    BatchClosed,
+    BatchOpened,
     Braked,
     EmptyingLooked,
     HeadsStale,
+    HintsGiven,
     LanesHungry,
     LanesKept,
     LanesSeen,
@@ -24,9 +27,14 @@ from dray.core.lifecycle.state.pass_events import (
     PollsAnswered,
     RebalanceLooked,
     RoomReleased,
+    SolverTold,
     TurnBegan,
 )
-from dray.core.lifecycle.state.state import NEVER, State
+from dray.core.lifecycle.state.state import NEVER, Batch, State
+
+# So long hints are good for, which is also how often batches are made at most.
+HINTS_MS = 1_000
+BATCH = "batch"
 
 
 def turn_began(state: State, event: TurnBegan, clock: Clock) -> list[Effect]:
@@ -172,3 +180,42 @@ def _drop_heads(state: State, lines: Iterable[tuple[BucketKey, int]]) -> None:
             bucket.drop_head()
         if bucket.head >= len(bucket.entries):
             state.backlog.remove_bucket(line)
+
+
+def batch_opened(state: State, event: BatchOpened, clock: Clock) -> list[Effect]:
+    """Leave these shapes out of passes for a moment, and have somebody asked."""
+    state.batches += 1
+    state.batch = Batch(state.batches, event.until_ms, event.shapes)
+    state.set_timer(event.until_ms, BATCH, str(state.batches))
+    return [SolveWanted(state.batches)]
+
+
+def hints_given(state: State, event: HintsGiven, clock: Clock) -> list[Effect]:
+    """Have the next passes know where tasks are best placed. An answer to a batch that is over is none."""
+    if event.number and (state.batch is None or state.batch.number != event.number or not state.batch.shapes):
+        return []
+    if not event.number:
+        state.batches += 1
+    hints = {(job_id, index): worker for job_id, index, worker in event.hints}
+    until_ms = clock.now_ms + HINTS_MS
+    state.batch = Batch(state.batches, until_ms, (), hints)
+    state.set_timer(until_ms, BATCH, str(state.batches))
+    return []
+
+
+def batch_closed(state: State, event: BatchClosed, clock: Clock) -> list[Effect]:
+    """Place one by one what is left; one that nobody answered in time makes no room for another at once."""
+    batch = state.batch
+    if batch is None or batch.number != event.number or batch.until_ms > clock.now_ms:
+        return []
+    state.batch = None
+    if batch.shapes:
+        state.batch = Batch(batch.number, clock.now_ms + HINTS_MS)
+        state.set_timer(state.batch.until_ms, BATCH, str(batch.number))
+    return []
+
+
+def solver_told(state: State, event: SolverTold, clock: Clock) -> list[Effect]:
+    """Know whether many tasks may be given to a solver."""
+    state.solver = event.ready
+    return []

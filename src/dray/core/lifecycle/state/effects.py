@@ -127,6 +127,12 @@ class CloseSession(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
+class SolveWanted(msgspec.Struct, frozen=True, gc=False):
+    """Have a solver say where the tasks of this batch are best placed."""
+
+    number: int
+
+
 class Note(msgspec.Struct, frozen=True, gc=False):
     """One line of the public event feed, stored beside the facts that caused it."""
 
@@ -157,6 +163,7 @@ Effect = (
     | LookUp
     | StopIfOver
     | CloseSession
+    | SolveWanted
     | Note
     | Alarm
 )

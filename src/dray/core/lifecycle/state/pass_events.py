@@ -143,6 +143,32 @@ class RebalanceLooked(NamedTuple):
     outlook: Watching
 
 
+class BatchOpened(NamedTuple):
+    """Tasks of these shapes are placed together, by a solver that has until then to say where."""
+
+    shapes: tuple[int, ...]
+    until_ms: int
+
+
+class HintsGiven(NamedTuple):
+    """Where the tasks of a batch are best placed: (job, index, worker). `number` 0: a pass has found that by itself."""
+
+    number: int
+    hints: tuple[tuple[str, int, str], ...]
+
+
+class BatchClosed(NamedTuple):
+    """The time of a batch, or of its hints, is up."""
+
+    number: int
+
+
+class SolverTold(NamedTuple):
+    """There is a solver to be asked, or there is none for now."""
+
+    ready: bool
+
+
 PassSignal = (
     TurnBegan
     | Braked
@@ -160,4 +186,8 @@ PassSignal = (
     | PlacementWeighed
     | EmptyingLooked
     | RebalanceLooked
+    | BatchOpened
+    | HintsGiven
+    | BatchClosed
+    | SolverTold
 )

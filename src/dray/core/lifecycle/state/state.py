@@ -10,20 +10,22 @@ be looked at, busy: lanes whose call takes longer than was thought, lingering: u
 spent_on: on which session each was opened; followers: who stands directly behind whom, leads: who may get more behind
 them, taken_over: since when a place goes from one attempt to the next; use_notes: why jobs that use services wait;
 provider_of, provided: whose workers there are, and whether each is here; providers_here: how many are; provider_looks:
-when each is judged again; bad_providers; leaning: towards which placement strategy; eyed: lines in which somebody waits
-for whom a snapshot or an environment is to be brought; prewarms: which workers were told to get them ahead of time,
-prewarm_ends: how that went, foresee_ms: when to look again; ending: when workers end that say so; launches: those of
-each launcher, oldest first, launch_idle: since when which of their workers idle, launch_look_ms, launch_due: when
-launchers are looked at; moves: room kept for tasks on their way, origins: that which they came from, moving: the open
+when each is judged again; bad_providers; leaning: towards which placement strategy; batch: tasks that are placed
+together; batches: how many; solver: whether one may be asked; eyed: lines in which somebody waits for whom a snapshot
+or an environment is to be brought; prewarms: which workers were told to get them ahead of time, prewarm_ends: how that
+went, foresee_ms: when to look again; ending: when workers end that say so; launches: those of each launcher, oldest
+first, launch_idle: since when which of their workers idle, launch_look_ms, launch_due: when launchers are looked at;
+moves: room kept for tasks on their way, origins: that which they came from, moving: the open
 receipts of moves that are carried out for their own sake, moved_to: by which of them an attempt is where it is;
 emptying: when places are looked for again for what runs on a worker that is emptied; outlook: what the rebalancer has
-seen).
-Memory holds live work: ended entities leave once their rows are written.
+seen). Memory holds live work: ended entities leave once their rows are written.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -46,6 +48,7 @@ TaskKey = tuple[str, int]
 # A user and the services that jobs of his use: such jobs wait and start alike.
 Using = tuple[str, tuple[str, ...]]
 NEVER = 1 << 60
+NO_HINTS: Mapping[TaskKey, str] = MappingProxyType({})
 # What can no longer meet its deadline goes between all that can and what has none, the shortest first.
 OVERDUE, UNKNOWN_MS = 1 << 58, 1 << 50
 LONGEST_LOOK_MS = 86_400_000
@@ -110,6 +113,18 @@ class Watching(NamedTuple):
 
     look_ms: int = 0
     swings: tuple[tuple[str, Swing], ...] = ()
+
+
+class Batch(NamedTuple):
+    """Tasks that are placed together. `shapes` are left out of passes until a solver has said where their tasks are
+    best placed, `hints` says so of each; either way it is over at `until_ms`. One with neither is spent: the next is
+    opened when it is over.
+    """
+
+    number: int
+    until_ms: int
+    shapes: tuple[int, ...] = ()
+    hints: Mapping[TaskKey, str] = NO_HINTS
 
 
 class Counters(msgspec.Struct, array_like=True):
@@ -192,6 +207,7 @@ class State:
         self.receipts: dict[str, Receipt] = {}
         self.moves: dict[TaskKey, Moving] = {}
         self._lay_out_moves()
+        self._lay_out_strategy()
         self.experience = Experience()
         self.suspicions = Suspicions()
         self.touched = Touched()
@@ -213,7 +229,6 @@ class State:
         self.timers: list[tuple[int, str, str]] = []
         self.judging: dict[str, int] = {}
         self.started_ms = self.now_ms = self.at_ms = 0
-        self.leaning = Leaning()
         self.braked = False
         self.accept_lag_ms = self.accept_seen_ms = 0
 
@@ -222,6 +237,11 @@ class State:
         self.moving: dict[str, Receipt] = {}
         self.moved_to: dict[str, str] = {}
         self.emptying: dict[str, int] = {}
+
+    def _lay_out_strategy(self) -> None:
+        self.leaning = Leaning()
+        self.batch: Batch | None = None
+        self.batches, self.solver = 0, False
 
     def asks(self, shape: int) -> Asks:
         """The alternatives behind a shape's number."""

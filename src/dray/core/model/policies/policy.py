@@ -18,8 +18,8 @@ ORDERS = ("fifo", "priority", "sjf", "edf", "srsf", "fair_share")
 PREEMPTIVE = ("priority", "srsf", "fair_share")
 # Ways to place tasks, and the word for one of them as it suits the cluster.
 PLACERS = ("greedy", "best_fit", "first_fit", "spread", "fgd", "foresight")
-AUTO = "auto"
-STRATEGIES = (*PLACERS, AUTO)
+MIN_COST, AUTO = "min_cost", "auto"
+STRATEGIES = (*PLACERS, MIN_COST, AUTO)
 PREEMPTION_RULES = ("none", "priority", "pressure", "fair_share")
 # What may be done about work that idles, the mildest first.
 IDLE_STEPS = ("warn", "demote", "stop")

@@ -17,12 +17,13 @@ from dray.core.lifecycle.happenings.policy import CHOICE
 from dray.core.lifecycle.state.pass_events import PlacementWeighed
 from dray.core.lifecycle.state.service_events import PlacementChosen
 from dray.core.lifecycle.state.state import State
-from dray.core.model.policies.policy import AUTO, PlacementPolicy, Weights
+from dray.core.model.policies.policy import AUTO, MIN_COST, PlacementPolicy, Weights
 from dray.core.model.records.ledger import ChoiceRecord
 from dray.core.scheduling.choosing.signs import NOTICED, Signs, read_signs
 
 LOOK_MS, HELD_MS, AGAIN_MS = 60_000, 10 * 60_000, 60 * 60_000
 HALF = 0.5
+MANY, TIGHT = 50, 1.5
 # What speed counts where it is known: more than what a card has too much of, less than keeping CPU work off cards.
 SPEED = 5.0
 
@@ -59,6 +60,15 @@ def _uneven(signs: Signs) -> str:
     )
 
 
+def _together(signs: Signs) -> str:
+    if signs.waiting < MANY or signs.slack >= TIGHT:
+        return ""
+    return (
+        f"{signs.waiting:,} tasks wait that cost more on one worker than on another, and idle is "
+        f"{signs.slack:.1f} times what they ask for: they are placed together"
+    )
+
+
 def _otherwise(signs: Signs) -> str:
     return "no other rule applies"
 
@@ -67,6 +77,7 @@ RULES = (
     Rule(1, "greedy", _alike),
     Rule(2, "foresight", _particular),
     Rule(3, "greedy", _uneven),
+    Rule(4, MIN_COST, _together),
     Rule(0, "greedy", _otherwise),
 )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dray.core.lifecycle.happenings.policy import CHOICE
-from dray.core.lifecycle.providers.prices import provider_of
+from dray.core.lifecycle.providers.prices import is_priced, provider_of
 from dray.core.lifecycle.state.columns import Offer
 from dray.core.lifecycle.state.experience import Experience
 from dray.core.lifecycle.state.lines import RANGE
@@ -31,7 +31,8 @@ class Signs(NamedTuple):
     """`kinds`: how many kinds of worker there are, told apart by provider and card; `cards`: how many kinds of card;
     `fine`: the share of card work that shares a card or names a model; `new`: hardly anything was placed so far, and
     nothing was chosen; `known`: of the cards that waiting work asks for, the share whose speed is known on two kinds
-    at least.
+    at least; `waiting`: how many tasks wait whose costs differ from worker to worker, where somebody can place them
+    together; `slack`: the idle room by what they ask for.
     """
 
     kinds: int
@@ -39,6 +40,8 @@ class Signs(NamedTuple):
     fine: float
     known: float
     new: bool = False
+    waiting: int = 0
+    slack: float = 0.0
 
 
 def read_signs(state: State) -> Signs | None:
@@ -48,12 +51,17 @@ def read_signs(state: State) -> Signs | None:
     if not len(here):
         return None
     offers = [columns.offers[number] for number in np.unique(columns.view["offer"][here]).tolist()]
+    known, cards, choosy, cores = _waiting(state)
+    free = int(columns.view["free_milli"][here].sum())
+    idle = int((columns.view["total_cpu"][here] - columns.view["used_cpu"][here]).sum())
     return Signs(
         len({(provider_of(offer), offer.gpu_words) for offer in offers}),
         len({_card(offer) for offer in offers if offer.gpu_words}),
         _fine(state),
-        _known(state),
+        known,
         CHOICE not in state.ledger and state.experience.placed_ever < FEW,
+        choosy if state.solver else 0,
+        free / cards if cards else idle / max(1, cores),
     )
 
 
@@ -81,18 +89,22 @@ def _particular(weighed: list[tuple[Asks, int]]) -> float:
     return fine / total if total else 0.0
 
 
-def _known(state: State) -> float:
-    """Of the cards that the first jobs in line ask for, the share of those whose speed somebody knows."""
-    names = _compared(state.experience)
-    if not names:
-        return 0.0
-    known = total = 0
+def _waiting(state: State) -> tuple[float, int, int, int]:
+    """Of the cards that the first jobs in line ask for, the share of those whose speed somebody knows; how many
+    milli-cards they ask for; how many of their tasks cost more on one worker than on another; and how many millicores
+    they ask for.
+    """
+    names, weights = _compared(state.experience), state.policy.placement.weights
+    priced = bool((weights.cost or weights.cheapest_in_time) and is_priced(state.policy.providers))
+    known = cards = cores = choosy = 0
     for job in _first_jobs(state):
-        ask = state.asks(job.shape)[0]
-        cards = ask.gpus * ask.gpu_milli * ask.nodes * max(1, job.waiting)
-        total += cards
-        known += cards if job.name in names else 0
-    return known / total if total else 0.0
+        ask, tasks = state.asks(job.shape)[0], max(1, job.waiting)
+        asked = ask.gpus * ask.gpu_milli * ask.nodes * tasks
+        cards += asked
+        cores += ask.cpu_milli * ask.nodes * tasks
+        known += asked if job.name in names else 0
+        choosy += tasks if priced or ask.prefer or (weights.performance and job.name in names) else 0
+    return (known / cards if cards else 0.0), cards, choosy, cores
 
 
 def _compared(experience: Experience) -> set[str]:

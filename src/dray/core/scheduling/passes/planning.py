@@ -15,7 +15,7 @@ from dray.core.lifecycle.state.events import Placement, Preemption
 from dray.core.lifecycle.state.lines import RANGE, BucketKey, CrowdKey, Entry
 from dray.core.lifecycle.state.parties import cost_of
 from dray.core.lifecycle.state.pass_events import PassBegan, PassSettled
-from dray.core.lifecycle.state.state import State
+from dray.core.lifecycle.state.state import NO_HINTS, State
 from dray.core.lifecycle.tasks.jobs import next_index
 from dray.core.model.ids import attempt_uid
 from dray.core.model.records.records import Job
@@ -97,15 +97,20 @@ class _Pass:
         self._looks: dict[str, int] = {}
         self._owned: dict[BucketKey, None] = {}
         self._heard: list[BucketKey] = []
+        batch = state.batch
+        self._aside, self._hints = (batch.shapes, batch.hints) if batch is not None else ((), NO_HINTS)
+        self._hinted = {job_id for job_id, _ in self._hints}
         if lines is None:
             shapes = dict.fromkeys(chain(state.backlog.awake, woken.shapes))
+            for shape in self._aside:
+                shapes.pop(shape, None)
             self._heard, kept = rosters_of(state).look(state, shapes)
             is_gated = state.backlog.is_gated
             self._turns = Turns(state, [line for line in self._heard if not is_gated(line)], kept)
         else:
             self._turns = Turns(state, lines)
         # Only then has everybody been looked at of whom something was heard.
-        self._is_whole = lines is None
+        self._is_whole = lines is None and not self._aside
         self._ruled = bool(state.parties.gates)
         self._weighs = not self._turns.alone or state.backlog.eager
         self._number = state.counters.next_attempt
@@ -227,7 +232,8 @@ class _Pass:
         if not wanted:
             turns.push_next(line)
             return
-        spots = self._overlay.find(job, len(wanted))
+        hinted = job.id in self._hinted
+        spots = self._find(job, wanted) if hinted else self._overlay.find(job, len(wanted))
         if spots:
             self._take(head, wanted, spots)
         if len(spots) < len(wanted):
@@ -240,6 +246,30 @@ class _Pass:
             turns.push(head)
         else:
             turns.push_next(line)
+
+    def _find(self, job: Job, wanted: Sequence[int]) -> list[Spot]:
+        """Each task where a hint says it is best placed, if it fits there still, else as everybody."""
+        overlay, spots = self._overlay, list[Spot]()
+        asks, row_of, placer = (
+            self._state.asks(job.shape),
+            self._state.columns.row_of,
+            overlay.placer_for(job),
+        )
+        overlay.look_for(job)
+        for index in wanted:
+            row = row_of.get(self._hints.get((job.id, index), ""), -1)
+            fits = row >= 0 and placer is overlay.placer and self._rooms.mask(asks[0])[row]
+            devices = placer.fit(row, asks[0], job.id) if fits else None
+            if devices is None:
+                if not (found := overlay.find(job, 1)):
+                    break
+                spots += found
+                continue
+            spot = Spot(row, 0, devices)
+            placer.claim(spot, asks[0], job.id)
+            overlay.tell_keeper(job, spot)
+            spots.append(spot)
+        return spots
 
     def _shut(self, line: BucketKey, gate: str) -> None:
         """A gate lets nothing of a line through: where it is not about its user, nor of any other of its crowd."""
@@ -368,6 +398,7 @@ def settle_plan(state: State, decided: Plan) -> PassSettled:
         for job_id in decided.blocked:
             watch_line(state, draft, state.jobs[job_id], slots)
     parked = dict.fromkeys(decided.parked)
+    aside = state.batch.shapes if state.batch is not None else ()
     for shape in parked:
         note_parked(state, memory.needs, shape)
     # Perhaps none of an owner's shape was awake: whoever comes next must not stand behind an entry that means nothing.
@@ -376,7 +407,7 @@ def settle_plan(state: State, decided: Plan) -> PassSettled:
     stale = dict(stale_heads(state, looked))
     seen = []
     for shape in backlog.awake:
-        if shape in parked:
+        if shape in parked or shape in aside:
             continue
         seen.append(shape)
         lines = backlog.lines_of(shape)

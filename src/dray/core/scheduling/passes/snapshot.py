@@ -6,7 +6,7 @@ state from it leaves out what does not fit together. Good for estimates, never f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
@@ -30,6 +30,16 @@ PLENTY = 1 << 20
 TaskKey = tuple[str, int]
 
 
+class Learned(msgspec.Struct, array_like=True):
+    """What placement goes by beside the cluster itself: run times and steps a second by job name and kind of card, and
+    where what is warm.
+    """
+
+    runtimes: list[tuple[str, str, float, int]] = []
+    rates: list[tuple[str, str, float, int]] = []
+    warm: dict[str, list[str]] = {}
+
+
 class Piece(msgspec.Struct, array_like=True):
     """One part; only the first holds more than records."""
 
@@ -46,14 +56,20 @@ class Piece(msgspec.Struct, array_like=True):
     tasks: list[Task] = []
     attempts: list[Attempt] = []
     calls: dict[str, float] = {}
+    learned: Learned | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Piece).decode
 
 
-def pack_scene(state: State, clock: Clock, most: int, guests: Sequence[Job] = ()) -> Iterator[bytes]:
-    """Pack what a forecast of the first waiting tasks needs; stops after every piece."""
+def pack_scene(
+    state: State, clock: Clock, most: int, guests: Sequence[Job] = (), learned: bool = False
+) -> Iterator[bytes]:
+    """Pack what a forecast of the first waiting tasks needs; stops after every piece.
+
+    `learned`: with all that placement has learnt, for whoever decides between workers.
+    """
     wanted = first_waiting(state, most)
     wanted += [(job.id, 0) for job in guests]
     head = Piece(now_ms=clock.now_ms, at_ms=clock.at_ms, counters=state.counters, wanted=wanted)
@@ -69,6 +85,8 @@ def pack_scene(state: State, clock: Clock, most: int, guests: Sequence[Job] = ()
     # Without those that stand behind others: they wait for moments.
     live = [attempt for attempt in state.attempts.values() if attempt.phase.live and not attempt.behind]
     workers = list(state.workers.values())
+    if learned:
+        head.learned = _learned(state)
     yield _encode(head)
     for first in range(0, len(workers), PIECE):
         some = workers[first : first + PIECE]
@@ -89,6 +107,15 @@ def pack_scene(state: State, clock: Clock, most: int, guests: Sequence[Job] = ()
         )
 
 
+def _learned(state: State) -> Learned:
+    known = state.experience
+    return Learned(
+        [(name, kind, mean, count) for (name, kind), (mean, count) in known.runtimes.items()],
+        [(name, kind, rate, count) for (name, kind), (rate, count) in known.speeds.rates.items()],
+        {token: list(workers) for token, workers in known.warm.items()},
+    )
+
+
 def _portions(state: State, names: list[str]) -> Iterator[list[Job]]:
     """Jobs by the piece: so many, or fewer where their specs are large."""
     some: list[Job] = []
@@ -105,9 +132,13 @@ def _portions(state: State, names: list[str]) -> Iterator[list[Job]]:
         yield some
 
 
-def first_waiting(state: State, most: int) -> list[TaskKey]:
-    """The first tasks that would be served, in the order of a pass; of very many lines only some are looked at."""
-    turns = Turns(state, islice(state.backlog.buckets, MOST_LINES))
+def first_waiting(state: State, most: int, shapes: Container[int] | None = None) -> list[TaskKey]:
+    """The first tasks that would be served, in the order of a pass; of very many lines only some are looked at.
+
+    `shapes`: only tasks of these.
+    """
+    lines = (line for line in state.backlog.buckets if shapes is None or line.shape in shapes)
+    turns = Turns(state, islice(lines, MOST_LINES))
     found: list[TaskKey] = []
     while len(found) < most and (head := turns.pop()) is not None:
         entry, job = head.rank[2], head.job
@@ -138,6 +169,11 @@ def build_scene(packed: Iterable[bytes]) -> tuple[State, Clock, list[TaskKey]]:
     state.experience.spans.by_name.update(head.spans)
     state.experience.spans.shares.extend(head.shares)
     state.experience.calls.update(head.calls)
+    if (learned := head.learned) is not None:
+        known = state.experience
+        known.runtimes.update({(name, kind): (mean, count) for name, kind, mean, count in learned.runtimes})
+        known.speeds.rates.update({(name, kind): (rate, count) for name, kind, rate, count in learned.rates})
+        known.warm.update({token: dict.fromkeys(workers) for token, workers in learned.warm.items()})
     workers = [worker for piece in pieces for worker in piece.workers]
     jobs, tasks, attempts = _fit_together(pieces, {worker.id for worker in workers})
     load(state, head.counters or Counters(), (jobs, tasks, attempts, workers))

@@ -21,6 +21,7 @@ from dray.core.scheduling.choosing.automatic import weigh_strategies
 from dray.core.scheduling.claims.move_steps import next_steps
 from dray.core.scheduling.claims.reservations import find_stale
 from dray.core.scheduling.launches.decide import plan_launches
+from dray.core.scheduling.passes.batches import gather
 from dray.core.scheduling.passes.foreseeing import foresee
 from dray.core.scheduling.passes.lane_feeding import feed, prepare
 from dray.core.scheduling.passes.planning import Plan, is_due, plan, settle_plan
@@ -56,6 +57,8 @@ def take_pass(state: State, fold: Fold) -> Passed | None:
         return None
     for step in weigh_strategies(state):
         fold(step)
+    for batched in gather(state):
+        fold(batched)
     decided = plan(state)
     fold(decided.began)
     if decided.placements or decided.preemptions:

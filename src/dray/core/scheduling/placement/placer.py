@@ -512,6 +512,12 @@ class Foresighted(Measured):
         return foresight_of(self.state)
 
 
+class MinCost(Greedy):
+    """One by one as the default does: what makes it another strategy are the hints that passes have for tasks which are
+    placed together.
+    """
+
+
 STRATEGIES: dict[str, type[Placer]] = {
     "greedy": Greedy,
     "best_fit": BestFit,
@@ -519,6 +525,7 @@ STRATEGIES: dict[str, type[Placer]] = {
     "spread": Spread,
     "fgd": FewestFragments,
     "foresight": Foresighted,
+    "min_cost": MinCost,
 }
 
 
