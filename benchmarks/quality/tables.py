@@ -172,7 +172,8 @@ def bringings(asked: argparse.Namespace) -> tuple[Runs, Rows]:
     ]
     for run in runs:
         row = [run["part"], run.get("placement") or f"{run['mix']}, {run['trace']}", run["rule"]]
-        row += [f"{run['idle']:.2%}" if "idle" in run else "", f"{run.get('hired_gpu_h', 0):.0f}"]
+        row += [f"{run['idle']:.2%}" if "idle" in run else ""]
+        row += [f"{run['hired_gpu_h']:.0f}" if "hired_gpu_h" in run else ""]
         rows.append([*row, f"{run['jct_s']:.0f}", f"{run['moved']}", f"{run['cpu_s']:.1f}"])
     return runs, rows
 
