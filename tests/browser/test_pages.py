@@ -43,6 +43,7 @@ def pages_of(stage: Stage) -> list[str]:
             "/submit?as=yaml",
             "/templates",
             "/whatif",
+            *(f"/whatif?tab={tab}" for tab in ("drain", "more", "past")),
             "/nowhere",
         ),
         *(f"/hub?tab={tab}" for tab in ("doctor", "hubs", "policy", "tokens", "audit")),
@@ -173,3 +174,14 @@ def test_who_may_not_does_not_see_the_button(stage: Stage, visit: Visit) -> None
     visitor.go("/workers/fake-h100-1")
     settle(page)
     assert page.get_by_role("button", name="Drain").count() == 0
+
+
+def test_more_machines_are_asked_for_and_today_stands_beside_then(stage: Stage, visit: Visit) -> None:
+    visitor = visit(stage.cluster)
+    page = visitor.sign_in(path="/whatif?tab=more")
+    page.get_by_label("More like").fill("fake-h100-1")
+    page.get_by_label("How many").fill("4")
+    page.get_by_role("button", name="What then?").click()
+    expect(page.get_by_role("heading", name="Today")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("heading", name="Then")).to_be_visible()
+    expect(page.get_by_role("table", name="The middle wait of each user's tasks")).to_be_visible()
