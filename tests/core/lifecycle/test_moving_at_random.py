@@ -143,10 +143,14 @@ class World:
             cluster.advance(START_MS / 1000 / 4)
 
 
+# A task was moved again while its last move settled, and lost the room that was kept for it when that one was done.
+KEPT_SEEDS = (10377,)
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_every_move_ends_whatever_happens(part: int) -> None:
     moved = 0
-    for seed in range(part * WORLDS // 4, (part + 1) * WORLDS // 4):
+    for seed in (*range(part * WORLDS // 4, (part + 1) * WORLDS // 4), *KEPT_SEEDS):
         world = World(seed)
         for _ in range(40):
             world.rng.choice([world.submit, world.work, world.work, world.work, world.order, world.trouble])()

@@ -59,8 +59,10 @@ def _begin_move(state: State, receipt: Receipt) -> None:
 def keep_room(state: State, receipt: Receipt, victim: Victim) -> None:
     """Keep what a task that is moved has a right to at this stage, and nothing else."""
     key = victim.job_id, victim.index
-    state.moves.pop(key, None)
-    state.origins.pop(key, None)
+    for kept in (state.moves, state.origins):
+        # A task may be moved again before an earlier move of it is settled: that one's room is its own.
+        if (one := kept.get(key)) is not None and one.receipt == receipt.id:
+            del kept[key]
     task = state.tasks.get(key)
     if task is None or victim.stage not in UNDER_WAY:
         return
