@@ -15,6 +15,7 @@ from dray.errors import DrayError, HubUnavailable, InvalidInput, SharedAccount
 
 _HERE = "dray.cli.machines.cluster"
 _DAEMONS = "dray.cli.machines.up_and_down"
+_OWN = "dray.cli.machines.own_service"
 SCOPES = ("admin", "submit", "read", "worker", "join")
 
 
@@ -23,6 +24,9 @@ SCOPES = ("admin", "submit", "read", "worker", "join")
     cls=LazyGroup,
     table={
         "start": (f"{_DAEMONS}:worker_start", "Run an agent: make this machine a worker."),
+        "install": (f"{_OWN}:worker_install", "Make an agent a service of this host."),
+        "uninstall": (f"{_OWN}:worker_uninstall", "Remove that service."),
+        "status": (f"{_OWN}:worker_status", "Say whether an agent is a service of this host, and runs."),
         "ls": (f"{_HERE}:worker_ls", "List workers."),
         "show": (f"{_HERE}:worker_show", "Show a worker, its cards and what runs there."),
         "drain": (f"{_HERE}:worker_drain", "Give a worker no new work; what runs there goes on."),

@@ -88,6 +88,8 @@ def refuse_password(context: click.Context, option: click.Parameter, value: str 
         "ls": (f"{_HUBS}:hub_ls", "List the hub that leads and those that stand by."),
         "status": (f"{_HUBS}:hub_status", "Say whether this hub leads or stands by, since when and why."),
         "resign": (f"{_HUBS}:hub_resign", "Hand over to a hub that stands by (needs admin)."),
+        "install": ("dray.cli.machines.own_service:hub_install", "Make a hub a service of this host."),
+        "uninstall": ("dray.cli.machines.own_service:hub_uninstall", "Remove that service."),
     },
 )
 @click.option(
