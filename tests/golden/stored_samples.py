@@ -178,6 +178,7 @@ FACTS: list[Fact] = [
         owner="04cc18fd",
         ports=3,
         ends_at_ms=1_700_000_000_000,
+        version="0.3.0",
     ),
     WorkerChanged("worker-1", CAPABILITY_READ, (DEVICE_READ,)),
     AttemptAccepted("worker-1", "job", 3, "2-5", "10.0.0.7", (4000,)),
@@ -507,6 +508,7 @@ WORKER = Worker(
     ends_said_ms=1_700_000_000_001,
     ends_given_ms=1_700_000_000_002,
     emptying=True,
+    version="0.3.0",
 )
 WORKLOAD = WorkloadRecord(
     id="sweep",

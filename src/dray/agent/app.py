@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dray import __version__
 from dray.agent.decide.machine import Machine
 from dray.agent.detect import Detected, detect
 from dray.agent.driver import Driver
@@ -172,7 +173,8 @@ def make_machine(config: AgentConfig, found: Detected) -> Machine:
     )
     machine.capability, machine.devices = _offer(config, found), tuple(found.devices)
     machine.resources = dict(config.resources)
-    machine.ends_at_s = read_end(config.ends_at, os.environ.get(SLURM_END, ""))
+    ends_at_s = read_end(config.ends_at, os.environ.get(SLURM_END, ""))
+    machine.said = {"version": __version__} | ({"ends_at": ends_at_s} if ends_at_s else {})
     machine.leases.span = read_span(config.ports)
     machine.calls.pool.task_users = config.accounts
     return machine

@@ -351,7 +351,7 @@ class Machine(TaskTalk):
             "resources": self.resources,
             "ports": len(self.leases.span),
             "accounts": self.accounts,
-            **({"ends_at": self.ends_at_s} if self.ends_at_s else {}),
+            **self.said,
         }
 
     def slots(self) -> Slots:

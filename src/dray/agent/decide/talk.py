@@ -30,8 +30,8 @@ class TaskTalk:
         self.prewarming = Prewarming()
         self.yields = calls.yields
         self.registered = False
-        # When this machine is taken away, in Unix seconds; 0: nobody knows.
-        self.ends_at_s = 0
+        # What a registration says besides: the version, and when this machine is taken away.
+        self.said: dict[str, Any] = {}
         self.health = Health()
         self._told, self._told_since_ms = 0, 0
 

@@ -363,10 +363,18 @@ def _check_locally(session: Session) -> list[dict[str, Any]]:
 
 
 @click.command("version", cls=HubCommand)
+@click.option("--check", is_flag=True, help="Hold the hub and the agents of its workers against each other.")
 @pass_session
-def version(session: Session) -> None:
-    """Print the version of dray, and of the hub if one answers."""
+def version(session: Session, check: bool) -> int:
+    """Print the version of dray, and of the hub if one answers.
+
+    With --check also those of its workers' agents; exit code 1 where the hub is older than one of them, or one of them
+    is more than one minor version behind it.
+    """
     from dray import __version__
+
+    if check:
+        return _check_versions(session, __version__)
 
     hub: dict[str, Any] | None = None
     try:
@@ -376,7 +384,50 @@ def version(session: Session) -> None:
         print(f"dray: {error.message} ({error.code})", file=sys.stderr)
     if session.json:
         session.print_json({"version": __version__, "hub": hub})
-        return
+        return 0
     print(f"dray {__version__}")
     if hub is not None:
         print(f"hub  {hub.get('version')} (epoch {hub.get('epoch')}, since {hub.get('started_at')})")
+    return 0
+
+
+def _check_versions(session: Session, own: str) -> int:
+    hub = session.hub.get("/hub")
+    workers = session.hub.get("/workers").get("workers") or []
+    found: dict[str, list[str]] = {}
+    for one in workers:
+        if one.get("status") != "offline":
+            found.setdefault(str(one.get("version") or ""), []).append(str(one.get("id")))
+    theirs = str(hub.get("version"))
+    agents = [
+        {"version": name, "workers": len(ids), "first": min(ids), "note": judge_agent(theirs, name)}
+        for name, ids in sorted(found.items())
+    ]
+    is_ok = not any(one["note"] for one in agents)
+    if session.json:
+        session.print_json({"version": own, "hub": theirs, "agents": agents, "ok": is_ok})
+        return 0 if is_ok else 1
+    print(f"dray {own}\nhub  {theirs}")
+    for one in agents:
+        note = f": {one['note']} ({one['first']})" if one["note"] else ""
+        print(f"agents {one['version'] or 'that do not say'}: {one['workers']}{note}")
+    return 0 if is_ok else 1
+
+
+def judge_agent(hub: str, agent: str) -> str:
+    """What is wrong with an agent of a version at a hub of another; nothing where the hub serves it."""
+    theirs, own = _minor(agent), _minor(hub)
+    if theirs is None or own is None:
+        return "" if agent else "older than those that say their version: upgrade them"
+    if theirs > own:
+        return f"newer than the hub ({hub}): upgrade the hub first"
+    if theirs < (own[0], own[1] - 1):
+        return "more than one minor version behind the hub: upgrade them"
+    return ""
+
+
+def _minor(version: str) -> tuple[int, int] | None:
+    parts = version.split(".")
+    if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        return None
+    return int(parts[0]), int(parts[1])

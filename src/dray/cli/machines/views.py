@@ -147,6 +147,8 @@ def draw_worker(worker: Document) -> str:
     pairs = [
         ("worker", str(worker.get("id", ""))),
         ("status", f"{paint(str(worker.get('status', '')))}{_in_brackets(tell_state(worker))}"),
+        ("ends", local_time(worker.get("ends_at")) or ""),
+        ("version", clean(str(worker.get("version") or ""))),
         ("host", clean(f"{worker.get('hostname') or '-'}{_in_brackets(str(worker.get('address') or ''))}")),
         (
             "cards",

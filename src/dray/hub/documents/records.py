@@ -425,6 +425,7 @@ def worker_document(state: State, worker_id: str) -> Document:
         "drained_by": worker.drained_by,
         "drain_reason": worker.drain_reason,
         "ends_at": moment(worker.ends_at_ms),
+        "version": worker.version,
         "drain_until": moment(worker.drain_until_ms),
         "labels": worker.all_labels,
         "given_labels": worker.given,

@@ -192,6 +192,7 @@ def register(
         owner=owner,
         ports=-1 if body.ports is None else body.ports,
         ends_at_ms=body.ends_at * 1000,
+        version=body.version or "",
     )
 
 

@@ -166,7 +166,7 @@ class TaskAccount(msgspec.Struct):
 
 class Register(msgspec.Struct):
     """First message of a session. `features` absent or empty marks a base-only peer. `ends_at`: when this machine is
-    taken away, in Unix seconds; 0: nobody knows.
+    taken away, in Unix seconds; 0: nobody knows. `version`: of the program that speaks.
     """
 
     id: IdText
@@ -187,6 +187,7 @@ class Register(msgspec.Struct):
     accounts: Some[TaskAccount] | None = None
     ports: Annotated[int, Meta(ge=0, le=65535)] | None = None
     ends_at: Annotated[int, Meta(ge=0, le=2**40)] = 0
+    version: Word | None = None
 
 
 class Heartbeat(msgspec.Struct):

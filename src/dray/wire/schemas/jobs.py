@@ -337,6 +337,7 @@ class WorkerDocument(msgspec.Struct):
     ends_at: Annotated[Time | None, Meta(description="when its machine is taken away, if anybody knows")] = (
         None
     )
+    version: Annotated[str, Meta(description="of its agent; empty where it does not say")] = ""
     drain_until: Annotated[Time | None, Meta(description="when it gets work again by itself")] = None
     labels: dict[str, str] = {}
     given_labels: Annotated[dict[str, str], Meta(description="those of `labels` that people gave it")] = {}

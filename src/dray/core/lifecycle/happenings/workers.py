@@ -105,6 +105,7 @@ def registered(state: State, event: WorkerRegistered, clock: Clock) -> list[Effe
         ports=event.ports,
         owner=event.owner,
         ends_said_ms=event.ends_at_ms,
+        version=event.version,
     )
     if before is not None:
         state.disown(before)

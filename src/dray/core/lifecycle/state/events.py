@@ -128,6 +128,7 @@ class WorkerRegistered(msgspec.Struct, frozen=True, array_like=True, tag=3):
     owner: str = ""
     ports: int = -1
     ends_at_ms: int = 0
+    version: str = ""
 
 
 class WorkerChanged(msgspec.Struct, frozen=True, array_like=True, tag=4):

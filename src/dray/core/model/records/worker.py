@@ -55,6 +55,7 @@ class Worker(msgspec.Struct, kw_only=True, array_like=True):
     ends_said_ms: int = 0
     ends_given_ms: int = 0
     emptying: bool = False
+    version: str = ""
 
     @property
     def drain_word(self) -> str:
