@@ -1884,6 +1884,7 @@ class Worker(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     CARDS_FIELD_NUMBER: _builtins.int
     ENDS_AT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     status: _builtins.str
     backend: _builtins.str
@@ -1904,6 +1905,8 @@ class Worker(_message.Message):
     drained_by: _builtins.str
     drain_reason: _builtins.str
     address: _builtins.str
+    version: _builtins.str
+    """Of its agent."""
     @_builtins.property
     def last_heartbeat(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1975,10 +1978,11 @@ class Worker(_message.Message):
         jobs: _abc.Iterable[Global___WorkerTask] | None = ...,
         cards: _abc.Iterable[Global___Card] | None = ...,
         ends_at: _timestamp_pb2.Timestamp | None = ...,
+        version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["drain_until", b"drain_until", "ends_at", b"ends_at", "free", b"free", "last_heartbeat", b"last_heartbeat", "registered_at", b"registered_at", "slots", b"slots"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_jobs", b"active_jobs", "address", b"address", "backend", b"backend", "cards", b"cards", "cpu_count", b"cpu_count", "devices", b"devices", "drain_reason", b"drain_reason", "drain_until", b"drain_until", "drained_by", b"drained_by", "draining", b"draining", "ends_at", b"ends_at", "fake", b"fake", "faults", b"faults", "features", b"features", "free", b"free", "given_labels", b"given_labels", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "hostname", b"hostname", "id", b"id", "jobs", b"jobs", "labels", b"labels", "last_heartbeat", b"last_heartbeat", "memory_gb", b"memory_gb", "quarantined", b"quarantined", "registered_at", b"registered_at", "resources", b"resources", "slots", b"slots", "state_detail", b"state_detail", "status", b"status", "total_slots", b"total_slots", "vram_gb", b"vram_gb"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["active_jobs", b"active_jobs", "address", b"address", "backend", b"backend", "cards", b"cards", "cpu_count", b"cpu_count", "devices", b"devices", "drain_reason", b"drain_reason", "drain_until", b"drain_until", "drained_by", b"drained_by", "draining", b"draining", "ends_at", b"ends_at", "fake", b"fake", "faults", b"faults", "features", b"features", "free", b"free", "given_labels", b"given_labels", "gpu_count", b"gpu_count", "gpu_type", b"gpu_type", "hostname", b"hostname", "id", b"id", "jobs", b"jobs", "labels", b"labels", "last_heartbeat", b"last_heartbeat", "memory_gb", b"memory_gb", "quarantined", b"quarantined", "registered_at", b"registered_at", "resources", b"resources", "slots", b"slots", "state_detail", b"state_detail", "status", b"status", "total_slots", b"total_slots", "version", b"version", "vram_gb", b"vram_gb"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
