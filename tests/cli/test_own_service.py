@@ -74,6 +74,7 @@ def test_whoever_stops_an_agent_leaves_its_tasks_alone(tmp_path: Path) -> None:
 )
 def test_nothing_in_a_word_means_anything_to_systemd(word: str, quoted: str) -> None:
     assert quote(word) == quoted
+    assert quote(word, variables=False) == quoted.replace("$$", "$")
 
 
 def test_a_token_goes_into_the_home_and_into_no_file_that_others_read(

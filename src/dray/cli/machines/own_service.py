@@ -71,7 +71,7 @@ class Systemd:
             "",
             "[Service]",
             f"ExecStart={' '.join(quote(word) for word in wanted.command)}",
-            f"Environment={quote(f'DRAY_HOME={wanted.home}')}",
+            f"Environment={quote(f'DRAY_HOME={wanted.home}', variables=False)}",
             f"KillMode={stop}",
             "Restart=always",
             "RestartSec=5",
@@ -134,9 +134,10 @@ class Launchd:
         return ["launchctl", "list", f"dray.{part}"]
 
 
-def quote(word: str) -> str:
-    """A word as systemd reads it: nothing in it stands for anything else."""
-    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+def quote(word: str, variables: bool = True) -> str:
+    """A word as systemd reads it: nothing in it stands for anything else. Variables are put in in commands alone."""
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    text = text.replace("$", "$$") if variables else text
     return f'"{text}"' if re.search(r"[^\w@+=:,./%$-]", text) or not text else text
 
 
