@@ -213,6 +213,7 @@ SHOWN_BY: dict[str, int] = {
     "hold-unheard": 60,
     "opened-line-unheard": 56,
     "opened-cap-unheard": 87,
+    "capped-stays-due": 558,
     "quota-forgets-the-pass": 3,
     "amounts-ignored": 109,
     "hard-budget-ignored": 39,
