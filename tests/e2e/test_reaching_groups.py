@@ -170,12 +170,9 @@ def test_callers_get_to_rank_0_and_to_another_member_by_its_own_name(site: Clust
         assert asked[1] == asked[3] == ["/named"] * 4, "what was asked for by its name, and nothing else"
         for path, count in (("/slow", 6), ("/proxied", 12)):
             assert asked[0].count(path) + asked[2].count(path) == count, path
-        with forwarding(site, "wide/9") as (port, said):
-            assert is_refused(port)
-            wait_for(
-                lambda: "wide has no replica 9 now: `dray service show wide` lists" in said.read_text(),
-                "it is said that there is no such member",
-            )
+        missing = site.dray("forward", "wide/9")
+        assert missing.code == 1
+        assert "service wide has no replica 9: it has 0, 1, 2, 3 (`dray service show wide`)" in missing.err
         shown = site.dray("service", "show", "wide/1")
         assert (shown.code, "write wide" in shown.err) == (2, True), shown
         columns = site.dray("service", "show", "wide").out.splitlines()
