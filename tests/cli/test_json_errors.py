@@ -17,6 +17,9 @@ OFFLINE = {
     "doctor",
     "down",
     "hub",
+    # What they are about is the host's alone.
+    "hub install",
+    "hub uninstall",
     "man",
     # Speaks a protocol of its own on stdin and stdout, where it says so for each question.
     "mcp",
@@ -25,13 +28,17 @@ OFFLINE = {
     "up",
     "version",
     "worker detect",
+    "worker install",
     "worker start",
+    "worker status",
+    "worker uninstall",
 }
 # What else a command must be given before it asks.
 MORE = {
     "worker label": ["w", "k=v"],
     "map": ["true", ":::", "item"],
     "set": ["job", "priority=1"],
+    "whatif": ["--drain", "w"],
     "template add": ["template.yaml"],
     "service scale": ["web", "2"],
     "service share": ["web", "ben"],

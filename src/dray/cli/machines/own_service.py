@@ -189,11 +189,11 @@ def _install(session: Session, part: str, words: tuple[str, ...], show: bool, st
     path = keeper.path(part)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(keeper.text(wanted))
-    print(f"wrote {path}")
+    _tell(session, path, installed=True, words=f"wrote {path}")
     return _run(keeper.starts(part)) if start else 0
 
 
-def _uninstall(part: str) -> int:
+def _uninstall(session: Session, part: str) -> int:
     keeper = keeper_of_host(_is_root())
     path = keeper.path(part)
     if not path.exists():
@@ -201,8 +201,16 @@ def _uninstall(part: str) -> int:
         return 0
     code = _run(keeper.stops(part))
     path.unlink()
-    print(f"removed {path}" + ("" if part == HUB else "; what runs goes on, and the next agent takes it up"))
+    after = "" if part == HUB else "; what runs goes on, and the next agent takes it up"
+    _tell(session, path, installed=False, words=f"removed {path}{after}")
     return code
+
+
+def _tell(session: Session, path: Path, installed: bool, words: str) -> None:
+    if session.json:
+        session.print_json({"installed": installed, "file": str(path)})
+    else:
+        print(words)
 
 
 def _run(commands: list[list[str]]) -> int:
@@ -241,7 +249,7 @@ def worker_install(session: Session, words: tuple[str, ...], no_start: bool, sho
 @pass_session
 def worker_uninstall(session: Session) -> int:
     """Stop the service of this host's agent and remove it; tasks go on."""
-    return _uninstall(WORKER)
+    return _uninstall(session, WORKER)
 
 
 @click.command("status", cls=HubCommand)
@@ -277,4 +285,4 @@ def hub_install(session: Session, words: tuple[str, ...], no_start: bool, show: 
 @pass_session
 def hub_uninstall(session: Session) -> int:
     """Stop the service of this host's hub and remove it; its home stays."""
-    return _uninstall(HUB)
+    return _uninstall(session, HUB)
