@@ -186,11 +186,14 @@ def test_a_machine_that_is_started_twice_joins_once(site: Cluster) -> None:
     one = reaches(site, "twice", "joined")
     workers = [each["id"] for each in site.call("GET", "/workers").json["workers"] if each["id"] == one["id"]]
     assert workers == [one["id"]]
-    # Whoever comes second has no token; the site's list names two, of which one is the launch's.
+    # Whoever comes second has no token, or finds the first in the home that both were given; the site's list names two,
+    # of which one is the launch's.
+    refusals = ("gives this worker no token", "already runs with")
     wait_for(
         lambda: any(
-            "gives this worker no token" in text.read_text()
-            for text in (site.folder / "machines").glob(f"{one['id']}*.log")
+            words in log.read_text()
+            for words in refusals
+            for log in (site.folder / "machines").glob(f"{one['id']}*.log")
         ),
         "the second is refused",
     )
