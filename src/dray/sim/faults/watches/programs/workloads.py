@@ -137,6 +137,10 @@ class WorkloadWatch:
         self._world.counts["started of a workload"] += 1
         if not book.is_on:
             self._world.fail(f"{what} for job {job_id} of workload {job.workload}, which is off")
+        # Who is sent again in this very turn has used nothing until now.
+        for uid in [uid for uid in book.held if uid in state.attempts]:
+            if not state.attempts[uid].accepted_at_ms:
+                self._count(state, state.attempts[uid])
         if book.terms.budget.bounds and book.spent_hours(state.now_ms):
             self._world.fail(
                 f"{what} for job {job_id} of workload {job.workload}, which has used "
