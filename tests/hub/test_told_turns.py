@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from typing import Any
@@ -21,6 +22,10 @@ def status_of(hub: Standby) -> dict[str, Any]:
     return dict(look(hub.address, "/api/v1/hub/status"))
 
 
+# Of jobs that no two turns share.
+NUMBERS = itertools.count()
+
+
 def submit(hub: RunningHub, job_id: str, **spec: Any) -> None:
     assert ask(hub, "POST", "/jobs", {"id": job_id, "command": ["true"], **spec})[0] == 201
 
@@ -28,7 +33,7 @@ def submit(hub: RunningHub, job_id: str, **spec: Any) -> None:
 def is_told(hub: Standby, leader: RunningHub, name: str) -> bool:
     """Whether a turn that is committed now comes from the leader itself."""
     before = status_of(hub)["told_turns"]
-    submit(leader, f"{name}-{before}-{len(ask(leader, 'GET', '/jobs')[1]['jobs'])}")
+    submit(leader, f"{name}-{next(NUMBERS)}")
     wait_until(lambda: status_of(hub)["lag"] == 0)
     return bool(status_of(hub)["told_turns"] > before)
 
