@@ -162,6 +162,7 @@ def shape(line: str) -> str:
     line = re.sub(r"#code=[\w-]+", "#code=CODE", line)
     line = re.sub(r"https?://[\w.:-]+", "URL", line)
     line = re.sub(r"(?:/[\w.-]+)+|~/[\w./-]+", "PATH", line)
+    line = re.sub(r"\b[a-f0-9]{16}\b", "ETAG", line)
     line = re.sub(r"\b[a-z0-9]{12}\b", "ID", line)
     line = re.sub(r"\b[a-f0-9]{8}\b", "ID", line)
     line = re.sub(r"\d[\w.,:%/-]*", "#", line)
